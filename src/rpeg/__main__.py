@@ -1,0 +1,5 @@
+"""``python -m rpeg`` is ``rpeg``."""
+
+from rpeg.cli.main import main
+
+main()

@@ -1,0 +1,52 @@
+"""The command ``rpeg``: its commands, and how errors reach the user."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from rpeg import __version__
+from rpeg.cli.doctor import doctor
+from rpeg.cli.report import report
+from rpeg.cli.show import show
+from rpeg.cli.simulate import simulate
+from rpeg.cli.train import train
+from rpeg.errors import InvalidInput, RpegError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Reinforcement-learning training of reasoning language models as one graph.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (train, report, show, simulate, doctor):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    if version:
+        typer.echo(f"rpeg {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; what the user gave wrong ends with status 2, what went wrong with 1, Ctrl-C with 130."""
+    try:
+        app()
+    except InvalidInput as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except RpegError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""``rpeg train``: from a recipe to a trained model."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rpeg.errors import Fault, RecipeError
+
+__all__ = ["train"]
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="Recipe file (YAML).", metavar="RECIPE")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Dotted overrides: algorithm.group_size=16", metavar="[KEY=VALUE]...")
+    ] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print graph and plan, start nothing.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
+) -> None:
+    """Train the model of RECIPE and leave model, metrics and report in the run folder.
+
+    Ctrl-C saves and ends; the same command with --resume goes on.
+    """
+    _require_torch()
+    from rpeg.observe.run_folder import RunFolder
+    from rpeg.recipe.load import load_recipe
+    from rpeg.runtime.run import train as run_training
+    from rpeg.view.live import live_view
+    from rpeg.view.report import write_report
+
+    loaded = load_recipe(Path(recipe), overrides or [])
+    if dry_run:
+        _print_plan(loaded)
+        return
+    root = Path("runs")
+    if run_dir is not None:
+        folder = RunFolder(run_dir)
+        run_dir.mkdir(parents=True, exist_ok=True)
+    elif resume:
+        folder = RunFolder.newest(root, loaded.name)
+    else:
+        folder = RunFolder.create(root, loaded.name, datetime.now())
+    listener = live_view("quiet" if quiet else "json" if json else "auto")
+    summary = run_training(loaded, folder, listener, resume=resume)
+    write_report(folder)
+    listener.on_end(summary)
+    if summary.status == "interrupted":
+        sys.exit(130)
+
+
+def _require_torch() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
+    if missing:
+        fault = Fault(", ".join(missing), "not installed", "pip install 'rpeg[train]'")
+        raise RecipeError("rpeg train", [fault])
+
+
+def _print_plan(recipe: object) -> None:
+    from rpeg.graph.text import to_text
+    from rpeg.plan.bind import bind_local
+    from rpeg.plan.text import plan_text
+    from rpeg.recipe.graph import build_graph
+    from rpeg.recipe.schema import Recipe
+    from rpeg.runtime.prepare import check_inputs
+
+    assert isinstance(recipe, Recipe)
+    check_inputs(recipe)
+    graph = build_graph(recipe)
+    typer.echo(to_text(graph))
+    typer.echo(plan_text(bind_local(graph)))

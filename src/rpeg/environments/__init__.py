@@ -1,0 +1,3 @@
+"""Where problems come from and how answers are scored: tasks, data files, row order and reward functions."""
+
+__all__: list[str] = []

@@ -1,0 +1,135 @@
+"""The graph: one frozen value that says what a pipeline is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from rpeg.graph.access import Access, Edge, Mode
+from rpeg.graph.contract import Contract
+from rpeg.graph.data import Data, DataKind, ModelRef, Symbol
+from rpeg.graph.record import encode
+from rpeg.graph.stage import Stage
+
+__all__ = ["Applied", "Graph"]
+
+_NOT_DIGESTED = frozenset({"history", "source", "doc"})
+_UNORDERED = ("symbols", "models", "data", "stages", "accesses")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One rewrite in a graph's history: its text form, and the digests before and after."""
+
+    transform: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Data, stages, accesses and the contract. Rewrites return a new graph; nothing is changed in place."""
+
+    name: str
+    contract: Contract
+    symbols: tuple[Symbol, ...]
+    models: tuple[ModelRef, ...]
+    data: tuple[Data, ...]
+    stages: tuple[Stage, ...]
+    accesses: tuple[Access, ...]
+    history: tuple[Applied, ...] = ()
+    schema: int = 1
+
+    @cached_property
+    def env(self) -> dict[str, Fraction]:
+        """Values of the symbols that have one."""
+        return {s.name: Fraction(s.value) for s in self.symbols if s.value is not None}
+
+    @cached_property
+    def batch_rows(self) -> int:
+        """Samples that a step trains on."""
+        return int(self.contract.prompts.evaluate(self.env) * self.group_size)
+
+    @cached_property
+    def group_size(self) -> int:
+        """Samples per prompt."""
+        return int(self.contract.group.evaluate(self.env))
+
+    @cached_property
+    def stage_of(self) -> dict[str, Stage]:
+        """Stages by name."""
+        return {stage.name: stage for stage in self.stages}
+
+    @cached_property
+    def data_of(self) -> dict[str, Data]:
+        """Data by name."""
+        return {data.name: data for data in self.data}
+
+    def reads(self, stage: str) -> list[Access]:
+        """Return the READ accesses of ``stage`` in declaration order."""
+        return [a for a in self.accesses if a.stage == stage and a.mode is Mode.READ]
+
+    def writes(self, stage: str) -> list[Access]:
+        """Return the WRITE and UPDATE accesses of ``stage`` in declaration order."""
+        return [a for a in self.accesses if a.stage == stage and a.writes]
+
+    def writers(self, data: str) -> list[Access]:
+        """Return the accesses that write ``data``."""
+        return [a for a in self.accesses if a.data == data and a.writes]
+
+    def readers(self, data: str) -> list[Access]:
+        """Return the accesses that read ``data``."""
+        return [a for a in self.accesses if a.data == data and a.mode is Mode.READ]
+
+    def firings(self, stage: str) -> Fraction:
+        """Return how often ``stage`` fires per step."""
+        return self.stage_of[stage].firings.evaluate(self.env)
+
+    def dependences(self, data: str) -> Iterator[tuple[Access, Access]]:
+        """Yield each writer of ``data`` with each reader of one of the columns it writes."""
+        for writer in self.writers(data):
+            yield from ((writer, reader) for reader in self.readers(data) if writer.shares_columns(reader))
+
+    def edges(self) -> Iterator[Edge]:
+        """Yield every dependence between stages."""
+        yield from self._edges
+
+    @cached_property
+    def _edges(self) -> tuple[Edge, ...]:
+        return tuple(
+            Edge(writer.stage, reader.stage, data.name, reader.delay)
+            for data in self.data
+            for writer, reader in self.dependences(data.name)
+        )
+
+    def is_state(self, data: str) -> bool:
+        """Whether ``data`` survives the step."""
+        return self.data_of[data].kind is DataKind.STATE
+
+    def digest(self) -> str:
+        """Return the sha256 of the canonical JSON without history, source and doc, independent of declaration order."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        record: dict[str, Any] = encode(self, skip=_NOT_DIGESTED)
+        _sort(record)
+        return hashlib.sha256(_one_line(record).encode()).hexdigest()
+
+
+def _sort(record: dict[str, Any]) -> None:
+    """Put what has no order into one, inside the bodies of stages first."""
+    for stage in record["stages"]:
+        if stage["body"] is not None:
+            _sort(stage["body"]["graph"])
+    for key in _UNORDERED:
+        record[key].sort(key=_one_line)
+
+
+def _one_line(record: dict[str, Any]) -> str:
+    return json.dumps(record, sort_keys=True)

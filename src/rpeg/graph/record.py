@@ -1,0 +1,129 @@
+"""Frozen records to plain JSON values and back, driven by the fields' annotations.
+
+Enums are text, `Dim` and `Fraction` are text, tuples are lists, frozen sets are sorted lists. Reading is strict: an
+unknown field, a missing field or a value of another type is reported with its path, never guessed.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import Any, cast
+
+from rpeg.errors import Fault, GraphError
+from rpeg.graph.dim import Dim
+
+__all__ = ["decode", "encode"]
+
+
+def encode(value: object, skip: frozenset[str] = frozenset()) -> Any:
+    """Return ``value`` as JSON values; fields named in ``skip`` are left out everywhere."""
+    match value:
+        case Dim():
+            return value.text
+        case Fraction():
+            return str(value)
+        case Enum():
+            return value.value
+        case tuple():
+            return [encode(item, skip) for item in cast("tuple[object, ...]", value)]
+        case frozenset():
+            return sorted(encode(item, skip) for item in cast("frozenset[object]", value))
+        case _ if is_dataclass(value):
+            return {f.name: encode(getattr(value, f.name), skip) for f in fields(value) if f.name not in skip}
+        case _:
+            assert value is None or isinstance(value, (str, int, float, bool)), type(value)
+            return value
+
+
+def decode(kind: Any, value: object, where: str, names: Mapping[str, type]) -> Any:
+    """Return ``value`` read as ``kind``.
+
+    Args:
+        kind: an annotation: a record, an enum, a plain type, or tuples, frozen sets and options of these.
+        value: what a JSON reader returned.
+        where: path of ``value`` in its file, for messages.
+        names: types of annotations that are imported for type checkers only.
+
+    Raises:
+        GraphError: naming the path inside the file, what stands there and what was expected.
+    """
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        inner = next(arg for arg in args if arg is not type(None))
+        return None if value is None else decode(inner, value, where, names)
+    if origin is tuple:
+        return _decode_tuple(args, value, where, names)
+    if origin is frozenset:
+        return frozenset(decode(args[0], item, f"{where}[{i}]", names) for i, item in enumerate(_list(value, where)))
+    if kind in (Dim, Fraction):
+        return _decode_size(kind, value, where)
+    if is_dataclass(kind):
+        return _decode_record(cast(type, kind), value, where, names)
+    return _decode_leaf(kind, value, where)
+
+
+def _decode_tuple(args: tuple[Any, ...], value: object, where: str, names: Mapping[str, type]) -> tuple[Any, ...]:
+    items = _list(value, where)
+    kinds = [args[0]] * len(items) if args[-1] is Ellipsis else list(args)
+    if len(kinds) != len(items):
+        raise _refuse(where, f"has {len(items)} items", f"expected {len(kinds)}")
+    return tuple(
+        decode(kind, item, f"{where}[{i}]", names) for i, (kind, item) in enumerate(zip(kinds, items, strict=True))
+    )
+
+
+def _decode_record(kind: Any, value: object, where: str, names: Mapping[str, type]) -> Any:
+    if not isinstance(value, dict):
+        raise _refuse(where, f"is {_describe(value)}", f"expected an object with the fields of {kind.__name__}")
+    given = cast("dict[str, object]", value)
+    known = {field.name: field for field in fields(kind)}
+    if unknown := sorted(set(given) - set(known)):
+        raise _refuse(where, f"has unknown fields {', '.join(unknown)}", f"{kind.__name__} has {', '.join(known)}")
+    required = {n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
+    if missing := sorted(required - set(given)):
+        raise _refuse(where, f"lacks {', '.join(missing)}", f"every {kind.__name__} has them")
+    hints = typing.get_type_hints(kind, localns=dict(names))
+    return kind(**{name: decode(hints[name], item, f"{where}.{name}", names) for name, item in given.items()})
+
+
+def _decode_size(kind: type[Dim] | type[Fraction], value: object, where: str) -> Dim | Fraction:
+    if not isinstance(value, str):
+        raise _refuse(where, f"is {_describe(value)}", "sizes are written as text")
+    try:
+        return kind(value)
+    except GraphError as error:
+        raise _refuse(where, f"is {error.faults[0].where}: {error.faults[0].what}", error.faults[0].remedy) from error
+    except (ValueError, ZeroDivisionError) as error:
+        raise _refuse(where, f"is {_describe(value)}", "expected a number or a fraction") from error
+
+
+def _decode_leaf(kind: type, value: object, where: str) -> object:
+    if issubclass(kind, Enum):
+        if value not in [member.value for member in kind]:
+            raise _refuse(where, f"is {_describe(value)}", f"one of {', '.join(m.value for m in kind)}")
+        return kind(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _refuse(where, f"is {_describe(value)}", f"expected {kind.__name__}")
+    return value
+
+
+def _list(value: object, where: str) -> list[object]:
+    if not isinstance(value, list):
+        raise _refuse(where, f"is {_describe(value)}", "expected a list")
+    return cast("list[object]", value)
+
+
+def _describe(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _refuse(where: str, what: str, remedy: str) -> GraphError:
+    return GraphError("file", [Fault(where, what, remedy)])

@@ -1,0 +1,114 @@
+"""Forward passes of a Hugging Face decoder over left-padded rows: prefill a block of prompts, decode one more column.
+
+The name of the cache's keyword, the mask a model takes, and whether it can be decoded this way at all, are read from
+the model once, so that the sampler knows nothing about architectures.
+
+Shapes: B rows, P prompts, L columns of the input, W columns of the window, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
+
+from rpeg.errors import Fault, ModelError
+from rpeg.numerics.kv_cache import KvCache
+
+__all__ = ["Decoder"]
+
+_ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+
+
+class Decoder:
+    """A causal Hugging Face model whose rows are told apart by mask and positions, not by their place in the batch.
+
+    Encoders, recurrent state, chunked attention and ALiBi do not fit and are refused with a `ModelError`.
+    """
+
+    def __init__(self, model: PreTrainedModel, pad_id: int) -> None:
+        """Read the model's signature and configuration; ``pad_id`` fills the left of a block and changes nothing."""
+        config, accepted = model.config.get_text_config(decoder=True), inspect.signature(model.forward).parameters
+        _refuse_unsupported(config, accepted)
+        self.model, self.pad_id = model, pad_id
+        self.vocabulary: int = config.vocab_size
+        self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        # transformers 5.24 renamed the keyword and warns about the old one.
+        self._cache_keyword = "cache" if "cache" in accepted else "past_key_values"
+        self._options = {"use_cache": True} | ({"logits_to_keep": 1} if "logits_to_keep" in accepted else {})
+        # A ready mask saves the model's own mask building at every token, but it is boolean and one for all layers:
+        # eager attention would add it to the scores, and sliding layers need another one.
+        self._takes_ready_mask = config._attn_implementation == "sdpa" and not _has_sliding_layers(config)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model, where all tensors have to be."""
+        return self.model.device
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Cache, Tensor]:
+        """Return the keys and values of the left-padded prompts, and the logits (P, V) after their last tokens."""
+        num_columns = max(map(len, prompts))
+        padded = [[self.pad_id] * (num_columns - len(prompt)) + list(prompt) for prompt in prompts]
+        first_P = torch.tensor([num_columns - len(prompt) for prompt in prompts], device=self.device)
+        block = DynamicCache()
+        return block, self._forward(torch.tensor(padded, device=self.device), first_P, num_columns, block)
+
+    def decode(self, ids_B1: Tensor, first_B: Tensor, num_columns: int, cache: KvCache) -> Tensor:
+        """Return the logits (B, V) after one more token per row.
+
+        ``first_B`` is each row's first column within the open window of ``num_columns``, the new token's included.
+        """
+        return self._forward(ids_B1, first_B, num_columns, cache)
+
+    def _forward(self, ids_BL: Tensor, first_B: Tensor, num_columns: int, cache: Cache) -> Tensor:
+        columns_W = torch.arange(num_columns, device=self.device)
+        queries_L = columns_W[num_columns - ids_BL.shape[1] :]
+        first_B1 = first_B.unsqueeze(1)
+        output = self.model(
+            input_ids=ids_BL,
+            attention_mask=self._mask(columns_W, queries_L, first_B1),
+            # Padding gets position 0; nothing reads its states.
+            position_ids=(queries_L - first_B1).clamp_(min=0),
+            **{self._cache_keyword: cache},
+            **self._options,
+        )
+        return output.logits[:, -1]
+
+    def _mask(self, columns_W: Tensor, queries_L: Tensor, first_B1: Tensor) -> Tensor:
+        """Return the columns each query sees: (B, 1, L, W) ready to use, or (B, W) for the model to build its own."""
+        filled_BW = columns_W >= first_B1
+        if not self._takes_ready_mask:
+            return filled_BW.long()
+        if len(queries_L) == 1:
+            return filled_BW[:, None, None, :]
+        queries_L1 = queries_L.unsqueeze(1)
+        # Padding sees itself: a query that sees nothing would be 0/0.
+        return ((filled_BW[:, None, :] & (columns_W <= queries_L1)) | (columns_W == queries_L1)).unsqueeze(1)
+
+
+def _has_sliding_layers(config: PreTrainedConfig) -> bool:
+    """Return whether any layer attends to a window only; without ``layer_types`` a window in the config means yes."""
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is None:
+        return getattr(config, "sliding_window", None) is not None
+    return "sliding_attention" in layer_types
+
+
+def _refuse_unsupported(config: PreTrainedConfig, accepted: Mapping[str, inspect.Parameter]) -> None:
+    """Raise a `ModelError` with everything that keeps a model from being decoded row by row on a shared clock."""
+    reasons = []
+    if config.is_encoder_decoder or getattr(config, "is_decoder", True) is False:
+        reasons.append("it is not a pure decoder")
+    if other := sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION_LAYERS):
+        reasons.append(f"it has layers of type {', '.join(other)}")
+    if "position_ids" not in accepted or not {"cache", "past_key_values"} & set(accepted):
+        reasons.append("its forward takes no position_ids or no key-value cache")
+    if getattr(config, "alibi", False):
+        reasons.append("its positions (ALiBi) follow from the mask")
+    if reasons:
+        remedy = "use a decoder with full or sliding attention and explicit positions, such as Qwen3, Llama or Gemma"
+        where = f"model type {config.model_type}"
+        raise ModelError("the sampler cannot decode this model", [Fault(where, reason, remedy) for reason in reasons])

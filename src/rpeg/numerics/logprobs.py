@@ -1,0 +1,140 @@
+"""Log-probabilities of response tokens under a Hugging Face causal model, with float32 reductions.
+
+Shapes: B rows, T tokens of the longest row, N response tokens of all rows together, D hidden size, V vocabulary.
+
+Slot t of a ``_BT`` tensor belongs to token t of the row itself: ``mask_BT[b, t]`` says whether token t is trained, and
+``logps_BT[b, t]`` is its log-probability given the tokens before it. The model is therefore read one slot earlier, and
+slot 0 is never trained.
+
+Rows are padded on the right and no attention mask is passed: attention is causal, so nothing that a real token depends
+on lies to its right, and the values of real tokens are exact whatever the padding holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+__all__ = ["response_logprobs", "token_logprobs"]
+
+# Logits are widened to float32 this many at a time (64 MiB): a copy of all would be the largest buffer of a step.
+_CHUNK_ELEMENTS = 1 << 24
+
+
+def response_logprobs(
+    model: PreTrainedModel, tokens_BT: Tensor, mask_BT: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Return log-probability and entropy of every trained token, 0 in all other slots.
+
+    The head of the model runs only where a trained token is predicted, so logits take N*V numbers instead of B*T*V.
+
+    Scores that are compared with each other (old, current, reference) must come from this function with the same
+    temperature, dtype and split into micro-batches: the ratio is then exactly 1 before the first update, while another
+    batch shape alone moves float32 scores by up to 1e-5.
+
+    Args:
+        model: A causal language model. It must not be in use by another thread meanwhile.
+        tokens_BT: Token ids, padded on the right with any id; int64.
+        mask_BT: True for trained tokens; False in slot 0, on prompts, on tool output and on padding.
+        temperature: What the logits are divided by; the temperature of the sampler. Above 0.
+
+    Returns:
+        ``logps_BT`` with gradient and ``entropies_BT`` without, both float32; nats.
+    """
+    assert tokens_BT.shape == mask_BT.shape, f"tokens {tuple(tokens_BT.shape)} and mask {tuple(mask_BT.shape)} differ"
+    assert not mask_BT.dtype.is_floating_point, "the mask is boolean"
+    # The slot that predicts token t is t - 1; the roll is harmless because slot 0 is never trained.
+    predicts_BT = mask_BT.roll(-1, dims=1)
+    with _head_only_at(model, predicts_BT):
+        logits_NV = model(input_ids=tokens_BT, use_cache=False).logits.flatten(0, 1)
+    logps_N, entropies_N = token_logprobs(logits_NV, tokens_BT[mask_BT], temperature)
+    empty_BT = torch.zeros(mask_BT.shape, dtype=torch.float32, device=mask_BT.device)
+    return empty_BT.masked_scatter(mask_BT, logps_N), empty_BT.masked_scatter(mask_BT, entropies_N)
+
+
+def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of each target and the entropy of its distribution, reduced in float32.
+
+    ``logp = x[target] - logsumexp(x)`` and ``entropy = -sum(p log p)`` with ``x = logits / temperature``. Beside the
+    logits, and their gradient in the backward pass, only chunks of a fixed size are held in float32.
+
+    Args:
+        logits_NV: Raw logits of any floating dtype, over any leading shape.
+        targets_N: Token ids over the same leading shape.
+        temperature: What the logits are divided by; above 0.
+
+    Returns:
+        Log-probabilities with gradient and entropies without, float32 of the leading shape; nats.
+    """
+    assert temperature > 0, f"temperature {temperature} is not above 0"
+    assert logits_NV.shape[:-1] == targets_N.shape, f"{tuple(logits_NV.shape)} against {tuple(targets_N.shape)} targets"
+    flat_NV = logits_NV.reshape(-1, logits_NV.shape[-1])
+    logps_N, entropies_N = _TokenLogprobs.apply(flat_NV, targets_N.reshape(-1), temperature)
+    return logps_N.view(targets_N.shape), entropies_N.view(targets_N.shape)
+
+
+@contextmanager
+def _head_only_at(model: PreTrainedModel, predicts_BT: Tensor) -> Iterator[None]:
+    """Let the head see only the marked slots, as one row: the model's logits become [1, N, V].
+
+    A hook on the head rather than a call of the body alone: what a model does to its logits afterwards (soft-capping,
+    scaling) still applies, and wrappers that act on the call of the whole model keep working.
+    """
+
+    def select(_head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (args[0][predicts_BT].unsqueeze(0), *args[1:])
+
+    head = model.get_output_embeddings()
+    assert head is not None, f"{type(model).__name__} has no language-model head"
+    hook = head.register_forward_pre_hook(select)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """`token_logprobs` with a hand-written backward pass, which keeps the logits and one number per token.
+
+    Autograd through ``log_softmax`` would keep a float32 copy of all logits as well. With p = softmax(logits / T):
+    ``d logp / d logits = (onehot(target) - p) / T``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Reduce chunk by chunk."""
+        normalisers_N = logits_NV.new_empty(len(logits_NV), dtype=torch.float32)
+        entropies_N, logps_N = torch.empty_like(normalisers_N), torch.empty_like(normalisers_N)
+        for rows in _chunks(logits_NV):
+            x_NV = logits_NV[rows].float() / temperature
+            normalisers_N[rows] = x_NV.logsumexp(-1)
+            logps_N[rows] = x_NV.gather(-1, targets_N[rows, None]).squeeze(-1) - normalisers_N[rows]
+            # entr(p) = -p log p with entr(0) = 0: logits of -inf add nothing, instead of 0 * inf = NaN.
+            entropies_N[rows] = torch.special.entr((x_NV - normalisers_N[rows, None]).exp_()).sum(-1)
+        ctx.save_for_backward(logits_NV, targets_N, normalisers_N)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropies_N)
+        return logps_N, entropies_N
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        """Recompute the probabilities chunk by chunk."""
+        logits_NV, targets_N, normalisers_N = ctx.saved_tensors
+        grad_NV = torch.empty_like(logits_NV)
+        scale_N1 = (grad_outputs[0] / ctx.temperature).unsqueeze(-1)
+        for rows in _chunks(logits_NV):
+            p_NV = (logits_NV[rows].float() / ctx.temperature - normalisers_N[rows, None]).exp_()
+            grad_NV[rows] = p_NV.mul_(-scale_N1[rows]).scatter_add_(-1, targets_N[rows, None], scale_N1[rows])
+        return grad_NV, None, None
+
+
+def _chunks(logits_NV: Tensor) -> Iterator[slice]:
+    """Yield slices of rows with at most `_CHUNK_ELEMENTS` logits, or one row, each."""
+    rows = max(1, _CHUNK_ELEMENTS // logits_NV.shape[-1])
+    for first in range(0, len(logits_NV), rows):
+        yield slice(first, first + rows)

@@ -1,0 +1,83 @@
+"""Tokenizers: one id per character for models made from scratch, and those of Hugging Face folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from rpeg.errors import Fault, ModelError
+
+__all__ = ["character_tokenizer", "check_texts", "load_tokenizer"]
+
+_SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+
+
+def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one id per character: 0 pad, 1 bos, 2 eos, 3 unknown, then ``characters`` in their order.
+
+    Nothing is added when encoding, and decoding joins the characters as they are, so text survives the round trip and
+    ``save_pretrained`` / ``AutoTokenizer.from_pretrained``. A character outside the alphabet becomes the unknown token,
+    which `check_texts` refuses before a run. A repeated character counts once. Raises `ModelError` for an empty alphabet.
+    """
+    if not characters:
+        what = "is empty, so there is nothing to write text with"
+        raise ModelError("character tokenizer", [Fault("model.scratch.characters", what, "list every character of the task")])
+    tokens = [*_SPECIAL_TOKENS.values(), *dict.fromkeys(characters)]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL_TOKENS["unk_token"]))
+    # Any one character, line ends included.
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, padding_side="left", clean_up_tokenization_spaces=False, **_SPECIAL_TOKENS
+    )
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a Hugging Face folder, padding on the left; without a pad token, with its end token as one.
+
+    Nothing is fetched and no code of the folder is run. Raises `ModelError` when there is no usable tokenizer.
+    """
+    folder = Path(path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever transformers meets in a foreign file
+        what = f"holds no tokenizer that transformers can read ({_first_line(error)})"
+        raise ModelError("tokenizer", [Fault(str(folder), what, "put tokenizer.json and tokenizer_config.json there")]) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.eos_token_id is None:
+        what = "the tokenizer has no end token, so no answer could end"
+        raise ModelError("tokenizer", [Fault(str(folder), what, "set eos_token in tokenizer_config.json")])
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def check_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], where: str) -> None:
+    """Raise a `ModelError` that names what in ``texts`` the tokenizer has no token for, how often, and in which text first.
+
+    ``where`` says where the texts are from. Tokenizers without an unknown token (byte-level ones) can write anything.
+    """
+    unknown = tokenizer.unk_token_id
+    if unknown is None or not texts:
+        return
+    found: dict[str, list[int]] = {}
+    encoded = tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)
+    for number, (ids, offsets) in enumerate(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)):
+        for start, stop in (span for token, span in zip(ids, offsets, strict=True) if token == unknown):
+            found.setdefault(texts[number][start:stop], []).append(number)
+    if found:
+        raise ModelError("texts the tokenizer cannot write", [_unknown(where, *item) for item in sorted(found.items())])
+
+
+def _unknown(where: str, text: str, numbers: list[int]) -> Fault:
+    what = f"{text!r} is not in the vocabulary ({len(numbers)} times, first in text {numbers[0]})"
+    return Fault(where, what, "add it to model.scratch.characters or take it out of the texts")
+
+
+def _first_line(error: Exception) -> str:
+    """Return the type and the first line of an error whose full text is many lines of advice."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

@@ -1,0 +1,31 @@
+"""Costs as measured: what the stages of a run have taken so far, in the form the planner prices plans with."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from statistics import median
+
+from rpeg.plan.costs import Duration
+from rpeg.plan.plan import Binding
+
+__all__ = ["MeasuredCosts"]
+
+_WINDOW = 32
+"""Newest firings per stage that count: lengths grow while a model learns, so old ones mislead."""
+
+
+class MeasuredCosts:
+    """Implements `rpeg.plan.costs.Costs` with the median of the newest firings of each stage."""
+
+    def __init__(self) -> None:
+        """Know nothing yet; stages never seen take no time."""
+        self._seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_WINDOW))
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Take one firing of ``stage`` into account; ``seconds`` is its share of a step if it does not act in every one."""
+        self._seconds[stage].append(seconds)
+
+    def seconds(self, stage: str, binding: Binding) -> Duration:
+        """Return the median duration of a firing of ``stage``; the binding is the one it was measured with."""
+        found = self._seconds.get(stage)
+        return Duration(median(found) if found else 0.0)

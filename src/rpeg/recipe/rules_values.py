@@ -1,0 +1,244 @@
+"""Rules between the values of a recipe, each with its numbers and remedy; no file is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rpeg.environments import arithmetic
+from rpeg.environments.catalog import has_demonstrations, task_faults
+from rpeg.errors import Fault
+from rpeg.recipe.rule import RuleSet
+from rpeg.recipe.schema import Recipe
+
+__all__ = ["SPECIAL_TOKENS", "VALUE_RULES"]
+
+SPECIAL_TOKENS = 3
+"""Padding, end of text and beginning of text: rows of the embedding table besides the alphabet's."""
+
+VALUE_RULES = RuleSet()
+"""The rules of this module, in the order of the recipe."""
+
+
+def _divisors(number: int) -> str:
+    """Return the divisors of a number as a list in words."""
+    return ", ".join(str(candidate) for candidate in range(1, number + 1) if number % candidate == 0)
+
+
+def _neighbours(number: int, step: int) -> str:
+    """Return the nearest multiples of ``step``, below (if positive) and above ``number``."""
+    below = number // step * step
+    return f"{below} or {below + step}" if below else str(step)
+
+
+@VALUE_RULES.over("model.path", "model.scratch")
+def _one_model(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    model = recipe.model
+    if model.path is None and model.scratch is None:
+        yield Fault("model", "neither path nor scratch is given", "give a folder as path, or a shape as scratch")
+    if model.path is not None and model.scratch is not None:
+        yield Fault(
+            "model", "both path and scratch are given", "keep one; model.scratch=null on the command line drops it"
+        )
+
+
+@VALUE_RULES.over("model.scratch.hidden", "model.scratch.heads", "model.scratch.head_size")
+def _heads_divide(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    shape = recipe.model.scratch
+    if shape is None:
+        return
+    hidden, heads = shape.hidden, shape.heads
+    if hidden % heads and shape.head_size == hidden // heads:
+        what = f"hidden {hidden} is not divisible by heads {heads}: {hidden} / {heads} = {hidden / heads:.2f}"
+        remedy = (
+            f"set hidden to {_neighbours(hidden, heads)}, or heads to one of {_divisors(hidden)}, or give head_size"
+        )
+        yield Fault("model.scratch.hidden", what, remedy)
+    elif shape.head_size % 2:
+        what = f"head_size {shape.head_size} is odd, and rotary positions turn pairs of values"
+        yield Fault("model.scratch.head_size", what, f"set it to {_neighbours(shape.head_size, 2)}")
+
+
+@VALUE_RULES.over("model.scratch.heads", "model.scratch.kv_heads")
+def _kv_heads_divide(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    shape = recipe.model.scratch
+    if shape is not None and shape.heads % shape.kv_heads:
+        what = f"heads {shape.heads} is not divisible by kv_heads {shape.kv_heads}"
+        yield Fault("model.scratch.kv_heads", what, f"set kv_heads to one of {_divisors(shape.heads)}")
+
+
+@VALUE_RULES.over("model.scratch.characters", "model.scratch.vocabulary")
+def _alphabet_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    shape = recipe.model.scratch
+    if shape is None:
+        return
+    twice = sorted({c for c in shape.characters if shape.characters.count(c) > 1})
+    if twice:
+        yield Fault("model.scratch.characters", f"{''.join(twice)!r} stands there more than once", "list each once")
+    needed = len(set(shape.characters)) + SPECIAL_TOKENS
+    if shape.vocabulary < needed:
+        what = f"vocabulary {shape.vocabulary} is less than {needed} = {needed - SPECIAL_TOKENS} characters"
+        yield Fault(
+            "model.scratch.vocabulary", f"{what} + {SPECIAL_TOKENS} special tokens", f"set it to at least {needed}"
+        )
+
+
+@VALUE_RULES.over("model.scratch.characters", "data.task")
+def _alphabet_covers_task(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    shape = recipe.model.scratch
+    if shape is None or recipe.data.task != arithmetic.ArithmeticTask.name:
+        return
+    missing = [c for c in arithmetic.CHARACTERS if c not in shape.characters]
+    if missing:
+        what = f"{''.join(missing)!r} missing: the task arithmetic writes {arithmetic.CHARACTERS!r}"
+        yield Fault("model.scratch.characters", what, "add them")
+
+
+@VALUE_RULES.over("model.scratch", "data.max_prompt_tokens", "sampling.max_new_tokens")
+def _sequence_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    shape, prompt, response = recipe.model.scratch, recipe.data.max_prompt_tokens, recipe.sampling.max_new_tokens
+    if shape is not None and prompt + response > shape.max_positions:
+        what = f"data.max_prompt_tokens {prompt} + sampling.max_new_tokens {response} = {prompt + response}"
+        remedy = f"raise it to {prompt + response}, or lower one of the two"
+        yield Fault("model.scratch.max_positions", f"{shape.max_positions} is less than {what}", remedy)
+
+
+@VALUE_RULES.over("data.task", "data.path")
+def _one_source(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    data = recipe.data
+    if data.task is None and data.path is None:
+        yield Fault("data", "neither task nor path is given", "name a task (arithmetic), or give a file as path")
+    if data.task is not None and data.path is not None:
+        yield Fault("data", "both task and path are given", "keep one; data.task=null on the command line drops it")
+
+
+@VALUE_RULES.over("data.task", "data.task_options")
+def _task_exists(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    if recipe.data.task is not None:
+        yield from task_faults(recipe.data.task, recipe.data.task_options)
+
+
+@VALUE_RULES.over("data")
+def _keys_for_other_source(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    data = recipe.data
+    if data.task is None and data.task_options:
+        yield Fault("data.task_options", "these are options of a task, and data.task is not given", "remove them")
+    if data.task is None or data.path is not None:
+        return
+    for key in ("evaluation_path", "evaluation_fraction", "prompt_column", "answer_column"):
+        if getattr(data, key) != type(data).model_fields[key].default:
+            yield Fault(
+                f"data.{key}", f"has no effect: it belongs to data.path, and the task is {data.task}", "remove it"
+            )
+
+
+@VALUE_RULES.over("data.evaluation_path", "data.evaluation_fraction")
+def _one_way_to_hold_out(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    data = recipe.data
+    default = type(data).model_fields["evaluation_fraction"].default
+    if data.evaluation_path is not None and data.evaluation_fraction != default:
+        what = f"{data.evaluation_fraction} has no effect: the held-out rows come from data.evaluation_path"
+        yield Fault("data.evaluation_fraction", what, "remove one of the two")
+
+
+@VALUE_RULES.over("data.chat", "data.system_prompt", "model.scratch")
+def _chat_is_possible(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    data = recipe.data
+    if data.chat == "never" and data.system_prompt is not None:
+        yield Fault("data.system_prompt", "has no effect with data.chat never", "remove one of the two")
+    if recipe.model.scratch is None:
+        return
+    reason = "a model from scratch reads single characters and has no chat template"
+    if data.chat == "always":
+        yield Fault("data.chat", f"always is not possible: {reason}", "set it to auto or never")
+    if data.chat != "never" and data.system_prompt is not None:
+        yield Fault("data.system_prompt", f"has no effect: {reason}", "remove it")
+
+
+@VALUE_RULES.over("warmup", "data.task")
+def _warmup_has_demonstrations(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    if recipe.warmup is None or (recipe.data.task is not None and has_demonstrations(recipe.data.task)):
+        return
+    source = "a data file" if recipe.data.task is None else f"the task {recipe.data.task}"
+    what = f"{source} has no demonstrations to imitate (arithmetic has)"
+    yield Fault("warmup", what, "remove the section; warmup=null on the command line drops it")
+
+
+@VALUE_RULES.over("algorithm.group_size")
+def _group_has_spread(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    if recipe.algorithm.group_size < 2:
+        what = "1 answer per prompt is its own baseline, so every advantage would be 0 and nothing would be learned"
+        yield Fault("algorithm.group_size", what, "give at least 2; 8 is usual")
+
+
+@VALUE_RULES.over("algorithm.prompts", "algorithm.updates_per_step")
+def _updates_divide_prompts(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    prompts, updates = recipe.algorithm.prompts, recipe.algorithm.updates_per_step
+    if prompts % updates:
+        what = f"prompts {prompts} is not divisible by updates_per_step {updates}: {prompts} = "
+        what += f"{prompts // updates} * {updates} + {prompts % updates}"
+        remedy = f"set prompts to {_neighbours(prompts, updates)}, or updates_per_step to one of {_divisors(prompts)}"
+        yield Fault("algorithm.prompts", what, remedy)
+
+
+@VALUE_RULES.over("algorithm.staleness", "algorithm.correction", "algorithm.old_logprob", "algorithm.correction_cap")
+def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm = recipe.algorithm
+    if algorithm.correction == "none" and algorithm.staleness >= 2:
+        what = f"none with staleness {algorithm.staleness}: uncorrected losses collapse from staleness 2 on"
+        yield Fault("algorithm.correction", what, "set correction to truncated, or staleness to at most 1")
+    if algorithm.correction == "truncated" and algorithm.old_logprob == "recorded":
+        what = "recorded with correction truncated: every importance weight would be 1, so nothing would be corrected"
+        yield Fault("algorithm.old_logprob", what, "set it to recomputed or auto")
+    default = type(algorithm).model_fields["correction_cap"].default
+    if algorithm.correction == "none" and algorithm.correction_cap != default:
+        what = f"{algorithm.correction_cap} has no effect with correction none"
+        yield Fault("algorithm.correction_cap", what, "remove it, or set correction to truncated")
+
+
+@VALUE_RULES.over("algorithm.staleness", "algorithm.correction", is_advice=True)
+def _slightly_stale_answers(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    if recipe.algorithm.correction == "none" and recipe.algorithm.staleness == 1:
+        what = "none with staleness 1: answers of older weights are learned from as if they were new"
+        yield Fault("algorithm.correction", what, "auto corrects them")
+
+
+@VALUE_RULES.over("sampling.slots", "algorithm.prompts", "algorithm.group_size", is_advice=True)
+def _slots_are_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    rows = recipe.algorithm.prompts * recipe.algorithm.group_size
+    if recipe.sampling.slots is not None and recipe.sampling.slots > rows:
+        what = f"{recipe.sampling.slots} slots for {rows} answers a step: the rest only takes memory"
+        yield Fault("sampling.slots", what, f"set it to at most {rows}")
+
+
+@VALUE_RULES.over("optimizer.warmup_updates", "run.steps", "algorithm.updates_per_step", is_advice=True)
+def _rise_ends(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    updates = recipe.run.steps * recipe.algorithm.updates_per_step
+    if recipe.optimizer.warmup_updates > updates:
+        what = f"{recipe.optimizer.warmup_updates} is more than the run's {updates} updates"
+        yield Fault("optimizer.warmup_updates", what, "the learning rate never reaches optimizer.lr; lower it")
+
+
+@VALUE_RULES.over("optimizer.micro_batch_tokens", "data.max_prompt_tokens", "sampling.max_new_tokens", is_advice=True)
+def _row_fits_micro_batch(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    longest = recipe.data.max_prompt_tokens + recipe.sampling.max_new_tokens
+    if recipe.optimizer.micro_batch_tokens < longest:
+        what = f"{recipe.optimizer.micro_batch_tokens} is less than the longest row, {longest} tokens"
+        yield Fault("optimizer.micro_batch_tokens", what, "such a row makes a micro-batch of its own, above the limit")
+
+
+@VALUE_RULES.over("warmup", "data.task", "data.task_options", "sampling.max_new_tokens", is_advice=True)
+def _demonstrations_fit(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    if recipe.warmup is None or recipe.data.task != arithmetic.ArithmeticTask.name:
+        return
+    longest = arithmetic.longest_completion_tokens(recipe.data.task_options)
+    if recipe.sampling.max_new_tokens < longest:
+        what = f"{recipe.sampling.max_new_tokens} cuts answers like the longest demonstration, {longest} tokens"
+        yield Fault("sampling.max_new_tokens", what, f"set it to at least {longest}")
+
+
+@VALUE_RULES.over("evaluation.every_steps", "run.steps", is_advice=True)
+def _evaluations_happen(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    if recipe.evaluation.every_steps > recipe.run.steps:
+        what = f"{recipe.evaluation.every_steps} is more than the run's {recipe.run.steps} steps"
+        yield Fault("evaluation.every_steps", what, "accuracy is not measured on the way; lower it")

@@ -1,0 +1,319 @@
+"""Every key of a recipe, its type, its unit, its range and its default.
+
+A section is a frozen pydantic model; the text under a field is what messages and documentation say about it. Types are
+strict: ``"8"`` is not a number and ``1`` is not true. Values that may be left out and follow from others (``kv_heads``,
+``sampling.slots``, ``correction: auto``) are filled in here, so that whoever reads a recipe finds every value decided.
+Rules that involve several keys are in `rpeg.recipe.rules`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
+
+from rpeg.recipe.yaml_text import dump_yaml
+
+__all__ = [
+    "AlgorithmSection",
+    "DataSection",
+    "EvaluationSection",
+    "ModelSection",
+    "OptimizerSection",
+    "Recipe",
+    "RewardItem",
+    "RewardSection",
+    "RunSection",
+    "SamplingSection",
+    "ScratchSection",
+    "Section",
+    "WarmupSection",
+]
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[tuple[Decay, Decay], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """A group of keys: unknown ones are refused, values are not converted, nothing changes after it is made."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class ScratchSection(Section):
+    """A new model with random weights."""
+
+    architecture: str = "qwen3"
+    """Kind of decoder: any causal model type of transformers."""
+    layers: PositiveInt = Field(examples=[2])
+    """Number of decoder layers."""
+    hidden: PositiveInt = Field(examples=[128])
+    """Width of the residual stream."""
+    heads: PositiveInt = Field(examples=[4])
+    """Number of attention heads."""
+    kv_heads: PositiveInt = Field(default_factory=lambda given: given["heads"])
+    """Number of key and value heads; divides heads; default: heads."""
+    head_size: PositiveInt = Field(default_factory=lambda given: max(1, given["hidden"] // given["heads"]))
+    """Width of one head; even; default: hidden / heads."""
+    intermediate: PositiveInt = Field(examples=[320])
+    """Width inside the feed-forward block."""
+    vocabulary: PositiveInt = 64
+    """Rows of the embedding table; at least the characters and the three special tokens."""
+    max_positions: PositiveInt = 256
+    """Longest sequence, prompt and response together, in tokens."""
+    tie_embeddings: bool = True
+    """Whether input and output embeddings are one table."""
+    init_std: PositiveFloat = 0.05
+    """Standard deviation of the initial weights; 0.05 makes tiny models learn where the usual 0.02 does not."""
+    characters: str = Field(min_length=1, examples=["0123456789+-=;#."])
+    """Alphabet of the character-level tokenizer, one token each."""
+
+
+class ModelSection(Section):
+    """The model to train: a folder, or a new one."""
+
+    path: str | None = None
+    """Folder of a Hugging Face model (config, weights, tokenizer)."""
+    scratch: ScratchSection | None = None
+    """Shape of a new model."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of weights and arithmetic."""
+
+
+class DataSection(Section):
+    """Where problems come from: a named task, or a file."""
+
+    task: str | None = None
+    """arithmetic, or reasoning_gym/<dataset>."""
+    path: str | None = None
+    """A .jsonl or .parquet file, or a folder written by datasets.save_to_disk."""
+    task_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the task."""
+    prompt_column: str = Field(default="prompt", min_length=1)
+    """Column with the prompt: text or a list of messages."""
+    answer_column: str = Field(default="answer", min_length=1)
+    """Column with the reference answer."""
+    evaluation_path: str | None = None
+    """File with held-out problems, of the same forms as path."""
+    evaluation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of path's prompts to hold out when there is no evaluation_path."""
+    max_prompt_tokens: PositiveInt = 256
+    """Longest prompt, in tokens."""
+    long_prompts: Literal["drop", "truncate_left", "error"] = "drop"
+    """What happens to longer prompts: left out and counted, cut to their end, or refused."""
+    chat: Literal["auto", "always", "never"] = "auto"
+    """Use of the chat template: auto = for message lists, not for plain text."""
+    system_prompt: str | None = None
+    """System message put before every prompt that goes through the chat template."""
+
+
+class RewardItem(Section):
+    """One reward function with its weight."""
+
+    function: str = Field(examples=["task"])
+    """exact, number, number_strict, math_verify, task, package.module:name or file.py:name."""
+    weight: float = 1.0
+    """Factor in the sum of rewards."""
+
+
+class RewardSection(Section):
+    """How answers are rewarded: the weighted sum of these functions."""
+
+    functions: Annotated[tuple[RewardItem, ...], Field(strict=False)] = ()
+    """The functions; default: the task's own verifier, or number for a file."""
+
+
+class WarmupSection(Section):
+    """Supervised steps on the task's demonstrations before reinforcement learning."""
+
+    steps: PositiveInt = Field(examples=[800])
+    """Number of supervised updates."""
+    batch_size: PositiveInt = 32
+    """Demonstrations per update."""
+    lr: PositiveFloat = 3e-3
+    """Peak learning rate; falls to zero along a cosine."""
+    betas: Betas = (0.9, 0.95)
+    """Decay rates of AdamW's two averages."""
+    weight_decay: NonNegativeFloat = 0.0
+    """AdamW's weight decay."""
+    working_share: Share = 0.5
+    """Share of demonstrations that write their working, 0 to 1."""
+
+
+class AlgorithmSection(Section):
+    """The learning rule."""
+
+    name: Literal["grpo"] = "grpo"
+    """The algorithm."""
+    prompts: PositiveInt = Field(examples=[32])
+    """Prompts per step."""
+    group_size: PositiveInt = Field(examples=[8])
+    """Answers sampled per prompt; their mean reward is the baseline."""
+    updates_per_step: PositiveInt = 1
+    """Optimizer updates a step's answers are split into; divides prompts."""
+    staleness: NonNegativeInt = 0
+    """Updates of the weights, in steps, that answers may lag behind; 0 = sample and train in turn."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The probability ratio is clipped below 1 minus this."""
+    clip_high: PositiveFloat = 0.28
+    """The probability ratio is clipped above 1 plus this."""
+    std_normalise: bool = False
+    """Whether advantages are divided by the standard deviation of their group."""
+    normalise: Literal["token", "sample"] = "token"
+    """Loss mean over all tokens of an update, or over each answer and then over answers."""
+    kl_coefficient: NonNegativeFloat = 0.0
+    """Weight of the penalty for leaving the first model; 0 = no reference model."""
+    correction: Literal["auto", "none", "truncated"] = Field(default="auto", validate_default=True)
+    """Importance weights for answers of older weights; auto = none at staleness 0, else truncated."""
+    correction_cap: Annotated[float, Field(ge=1)] = 2.0
+    """Largest importance weight."""
+    old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)
+    """Ratio's denominator: as sampled, or recomputed before the step; auto = recomputed with a correction."""
+
+    @field_validator("correction")
+    @classmethod
+    def _decide_correction(cls, value: str, info: ValidationInfo) -> str:
+        """Replace auto by what follows from the staleness."""
+        if value == "auto" and "staleness" in info.data:
+            return "truncated" if info.data["staleness"] > 0 else "none"
+        return value
+
+    @field_validator("old_logprob")
+    @classmethod
+    def _decide_old_logprob(cls, value: str, info: ValidationInfo) -> str:
+        """Replace auto by what the correction needs."""
+        if value == "auto" and "correction" in info.data:
+            return "recomputed" if info.data["correction"] == "truncated" else "recorded"
+        return value
+
+
+class SamplingSection(Section):
+    """How answers are sampled."""
+
+    temperature: PositiveFloat = 1.0
+    """Divides the logits before sampling."""
+    max_new_tokens: PositiveInt = Field(examples=[48])
+    """Longest answer, in tokens, its end token included."""
+    slots: PositiveInt | None = None
+    """Answers decoded at once; default: all of a step (prompts * group_size)."""
+
+
+class OptimizerSection(Section):
+    """AdamW on the policy."""
+
+    lr: PositiveFloat = Field(examples=[2e-4])
+    """Peak learning rate."""
+    betas: Betas = (0.9, 0.95)
+    """Decay rates of AdamW's two averages."""
+    eps: PositiveFloat = 1e-8
+    """AdamW's epsilon."""
+    weight_decay: NonNegativeFloat = 0.0
+    """AdamW's weight decay."""
+    warmup_updates: NonNegativeInt = 0
+    """Updates over which the learning rate rises from zero."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """The learning rate after the rise: constant, or falling to zero at the last update."""
+    clip_norm: PositiveFloat = 1.0
+    """Largest norm of the gradient; longer ones are scaled down."""
+    micro_batch_tokens: PositiveInt = 16384
+    """Tokens (padding included) that one forward and backward pass may hold."""
+
+
+class EvaluationSection(Section):
+    """How held-out accuracy is measured."""
+
+    every_steps: NonNegativeInt = 10
+    """Steps between evaluations; 0 = never."""
+    prompts: PositiveInt = 256
+    """Held-out problems per evaluation, answered greedily."""
+
+
+class RunSection(Section):
+    """How long and where to run."""
+
+    steps: PositiveInt = Field(examples=[60])
+    """Number of steps."""
+    seed: NonNegativeInt = 0
+    """Decides initial weights, row order and every sampled token."""
+    threads: PositiveInt | None = None
+    """CPU threads per worker; default: cores / workers."""
+    deterministic: bool = True
+    """Whether equal runs must give equal numbers, bit for bit."""
+    checkpoint_every_steps: PositiveInt = 10
+    """Steps between checkpoints."""
+    keep_last: PositiveInt = 2
+    """Checkpoints kept."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto = cuda if there is one."""
+    wait_limit_s: PositiveFloat = 1800.0
+    """Longest wait for one event, in seconds, before the run says what it waits for and ends."""
+
+
+class Recipe(Section):
+    """A whole run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", examples=["my-run"])
+    """Name of the run and start of its folder's name: letters, digits, '-', '_' and '.'."""
+    model: ModelSection = Field(examples=[{}])
+    """The model to train."""
+    data: DataSection = Field(examples=[{}])
+    """Where problems come from."""
+    reward: RewardSection = Field(default_factory=RewardSection, validate_default=True)
+    """How answers are rewarded."""
+    warmup: WarmupSection | None = None
+    """Supervised steps first, or null."""
+    algorithm: AlgorithmSection
+    """The learning rule."""
+    sampling: SamplingSection
+    """How answers are sampled."""
+    optimizer: OptimizerSection
+    """AdamW on the policy."""
+    evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
+    """How held-out accuracy is measured."""
+    run: RunSection
+    """How long and where to run."""
+
+    @field_validator("reward")
+    @classmethod
+    def _decide_functions(cls, value: RewardSection, info: ValidationInfo) -> RewardSection:
+        """Fill in the reward that goes with the data."""
+        if value.functions or "data" not in info.data:
+            return value
+        function = "number" if info.data["data"].task is None else "task"
+        return RewardSection(functions=(RewardItem(function=function),))
+
+    @field_validator("sampling")
+    @classmethod
+    def _decide_slots(cls, value: SamplingSection, info: ValidationInfo) -> SamplingSection:
+        """Decode all answers of a step at once unless told otherwise."""
+        if value.slots is not None or "algorithm" not in info.data:
+            return value
+        algorithm: AlgorithmSection = info.data["algorithm"]
+        return value.model_copy(update={"slots": algorithm.prompts * algorithm.group_size})
+
+    def to_yaml(self) -> str:
+        """Return the recipe with every value decided, as YAML that reads back to an equal recipe."""
+        return dump_yaml(_escaped(self.model_dump(mode="json")))
+
+
+def _escaped(value: Any) -> Any:
+    """Return a tree in which ``${`` stands for itself, as the reader takes it for a reference to another key."""
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value

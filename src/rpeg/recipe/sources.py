@@ -1,0 +1,44 @@
+"""The task and the rewards that a recipe names, opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rpeg.environments import catalog
+from rpeg.environments.base import Task
+from rpeg.environments.dataset import load_file_task
+from rpeg.environments.rewards import BUILT_IN, RewardSum, load_reward
+from rpeg.recipe.schema import Recipe
+
+__all__ = ["load_rewards", "load_task"]
+
+
+def load_task(recipe: Recipe) -> Task:
+    """Return the recipe's task: a named one, or the rows of a file.
+
+    Raises:
+        DataError: with every fault of the file or the task's options.
+    """
+    data = recipe.data
+    if data.task is not None:
+        working_share = recipe.warmup.working_share if recipe.warmup else 0.5
+        return catalog.load_task(data.task, data.task_options, recipe.run.seed, working_share)
+    assert data.path is not None, "a recipe has a task or a path"
+    return load_file_task(
+        Path(data.path),
+        prompt_column=data.prompt_column,
+        answer_column=data.answer_column,
+        answer_required=any(item.function in BUILT_IN for item in recipe.reward.functions),
+        evaluation_path=Path(data.evaluation_path) if data.evaluation_path else None,
+        evaluation_fraction=data.evaluation_fraction,
+        seed=recipe.run.seed,
+    )
+
+
+def load_rewards(recipe: Recipe, task: Task) -> RewardSum:
+    """Return the weighted sum of the recipe's reward functions.
+
+    Raises:
+        RewardError: when a function cannot be found or imported.
+    """
+    return RewardSum([(load_reward(item.function, task, Path.cwd()), item.weight) for item in recipe.reward.functions])

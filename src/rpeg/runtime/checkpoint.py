@@ -1,0 +1,171 @@
+"""Checkpoints: everything a run needs to go on as if nothing had happened, visible only when complete.
+
+    checkpoints/step-000010/
+        model/                 weights and tokenizer, an ordinary Hugging Face folder
+        moments.safetensors    state of the optimizer
+        rows.safetensors       rollouts made ahead, texts of their columns in state.json
+        state.json             step, counters, digests, and the size of every file: written last
+
+A checkpoint is written beside its final place and moved there by one rename after all of it is on disk. There is no state of
+random number generators: every draw is a function of the seed, the step and the position (`rpeg.numerics.draws`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rpeg.errors import Fault, RunFolderError
+from rpeg.observe.json_files import read_json, write_json
+from rpeg.observe.run_folder import RunFolder
+from rpeg.runtime.rows import Column, Ragged, Rows
+
+__all__ = ["MODEL", "MOMENTS", "Checkpoint", "State", "newest", "save"]
+
+MODEL, MOMENTS, _ROWS, _STATE = "model", "moments.safetensors", "rows.safetensors", "state.json"
+_NAME = re.compile(r"step-\d{6,}")
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a checkpoint says about itself."""
+
+    step: int
+    """Steps done; also the version of the weights."""
+    graph: str
+    """Digest of the graph."""
+    counters: Mapping[str, int]
+    """Totals since the run began, under the names of the metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    path: Path
+    state: State
+
+    @property
+    def model(self) -> Path:
+        """The weights, as a Hugging Face folder."""
+        return self.path / MODEL
+
+    @property
+    def moments(self) -> Path | None:
+        """The optimizer's state; None before the first update."""
+        path = self.path / MOMENTS
+        return path if path.exists() else None
+
+    def waiting(self) -> dict[str, Rows]:
+        """Return the rollouts that were made ahead."""
+        record = cast(dict[str, dict[str, dict[str, str]]], read_json(self.path / _STATE))
+        tensors = load_file(self.path / _ROWS) if (self.path / _ROWS).exists() else {}
+        return {
+            name: Rows({column: _column(f"{name}:{column}", kind, tensors) for column, kind in columns.items()})
+            for name, columns in record["waiting"].items()
+        }
+
+
+def save(
+    folder: RunFolder, state: State, waiting: Mapping[str, Rows], keep_last: int, save_model: Callable[[Path], None]
+) -> Checkpoint:
+    """Write the checkpoint of ``state.step`` and delete those older than the ``keep_last`` newest.
+
+    Args:
+        folder: the run.
+        state: what it says about itself.
+        waiting: rollouts made ahead, by name.
+        keep_last: how many checkpoints stay.
+        save_model: writes ``model/`` and the moments into a given folder.
+    """
+    target = folder.checkpoint(state.step)
+    draft = target.with_name(f".{target.name}.tmp")
+    _remove(draft)
+    draft.mkdir(parents=True)
+    save_model(draft)
+    tensors = {
+        f"{n}:{c}{part}": t for n, rows in waiting.items() for c, v in rows.columns.items() for part, t in _parts(v)
+    }
+    if tensors:
+        save_file(tensors, draft / _ROWS)
+    kinds = {name: {c: type(v).__name__ for c, v in rows.columns.items()} for name, rows in waiting.items()}
+    files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
+    sizes = {str(path.relative_to(draft)): path.stat().st_size for path in files}
+    write_json(draft / _STATE, {"schema": _SCHEMA, **asdict(state), "waiting": kinds, "files": sizes})
+    for path in [*files, *(p for p in draft.rglob("*") if p.is_dir()), draft]:
+        _flush(path)
+    _remove(target)  # only ever a broken one: a complete one of this step would have been resumed from
+    os.replace(draft, target)
+    _flush(target.parent)
+    for old in _named(folder)[:-keep_last]:
+        _remove(old)
+    return Checkpoint(target, state)
+
+
+def newest(folder: RunFolder, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest complete checkpoint, or None; incomplete ones are named in a warning and passed over."""
+    for path in reversed(_named(folder)):
+        faults = list(_incomplete(path))
+        if not faults:
+            record = cast(dict[str, object], read_json(path / _STATE))
+            known = {name: record[name] for name in ("step", "graph", "counters")}
+            return Checkpoint(path, State(**known))  # pyright: ignore[reportArgumentType]
+        warn(f"checkpoint {path.name} is incomplete and is passed over: {faults[0]}")
+    return None
+
+
+def _incomplete(path: Path) -> list[Fault]:
+    try:
+        record = read_json(path / _STATE)
+    except RunFolderError as error:
+        return list(error.faults)
+    if not isinstance(record, dict) or record.get("schema") != _SCHEMA:
+        return [Fault(_STATE, "is missing or of another version")]
+    sizes = cast(dict[str, int], record["files"])
+    found = {name: (path / name).stat().st_size if (path / name).exists() else None for name in sizes}
+    return [Fault(n, f"has {found[n]} bytes, was written with {size}") for n, size in sizes.items() if found[n] != size]
+
+
+def _named(folder: RunFolder) -> list[Path]:
+    if not folder.checkpoints.is_dir():
+        return []
+    return sorted(path for path in folder.checkpoints.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder; it loses its name first, so that nobody finds half of it."""
+    if path.exists():
+        gone = path.with_name(f".{path.name.lstrip('.')}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(path, gone)
+        shutil.rmtree(gone)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _parts(column: Column) -> list[tuple[str, Tensor]]:
+    assert not isinstance(column, list), "rollouts made ahead carry no texts"
+    if isinstance(column, Ragged):
+        return [(".values", column.values_S.contiguous()), (".lengths", column.lengths_N.contiguous())]
+    return [("", column.contiguous())]
+
+
+def _column(key: str, kind: str, tensors: Mapping[str, Tensor]) -> Column:
+    if kind == Ragged.__name__:
+        return Ragged(tensors[f"{key}.values"], tensors[f"{key}.lengths"])
+    return tensors[key]

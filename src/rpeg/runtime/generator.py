@@ -1,0 +1,145 @@
+"""The role that samples: installs published weights, generates rollouts, evaluates greedily on held-out problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from rpeg.graph.stage import StageKind
+from rpeg.numerics.model import load_model
+from rpeg.numerics.precision import device, dtype
+from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.tokenizer import load_tokenizer
+from rpeg.recipe.schema import Recipe
+from rpeg.recipe.sources import load_rewards, load_task
+from rpeg.runtime.prompts import PromptSource
+from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.task import Outcome, Task, Weights
+
+__all__ = ["Generator", "end_ids"]
+
+_RIGHT = 0.999
+"""A score from here on counts as a right answer."""
+_SHOWN = 16
+"""Held-out samples of one evaluation that are kept to read."""
+
+
+class Generator:
+    """A sampler and the weights it may be asked to sample from."""
+
+    def __init__(self, recipe: Recipe, model: Path, version: int) -> None:
+        """Load ``model`` as the weights of ``version``."""
+        self._recipe = recipe
+        self._tokenizer = load_tokenizer(model)
+        policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
+        assert self._tokenizer.pad_token_id is not None, "load_tokenizer gives every tokenizer a pad token"
+        self._sampler = Sampler(policy, recipe.sampling.slots or 1, self._tokenizer.pad_token_id)
+        self._sampler.version = version
+        self._ends = end_ids(policy.generation_config.eos_token_id, self._tokenizer.eos_token_id)
+        self._weights: dict[int, Weights] = {
+            version: {name: p.detach().clone() for name, p in policy.named_parameters()}
+        }
+        self._task = load_task(recipe)
+        self._rewards = load_rewards(recipe, self._task)
+        source = PromptSource(recipe, self._task, self._tokenizer)
+        self._held_out = source.held_out(recipe.evaluation.prompts) if recipe.evaluation.every_steps else []
+
+    def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
+        """Return what this role does, by stage kind."""
+        return {
+            StageKind.GENERATE: self.generate,
+            StageKind.PULL: self.pull,
+            StageKind.EVALUATE: self.evaluate,
+        }
+
+    def pull(self, task: Task) -> Outcome:
+        """Take over published weights; as many versions are kept as the graph may still read."""
+        assert task.weights is not None, f"nothing was pushed for step {task.step}"
+        version = task.step + 1
+        self._weights[version] = task.weights
+        for old in [v for v in self._weights if v < version - self._recipe.algorithm.staleness]:
+            del self._weights[old]
+        return Outcome(version=version)
+
+    def _use(self, version: int) -> None:
+        if self._sampler.version != version:
+            self._sampler.load(self._weights[version], version)
+
+    def generate(self, task: Task) -> Outcome:
+        """Sample a group per prompt from the weights the graph names."""
+        (version,) = task.versions.values()
+        self._use(version)
+        sampling, group = self._recipe.sampling, self._recipe.algorithm.group_size
+        params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
+        prompts = [ids.tolist() for ids in task.groups.ragged("tokens").rows()]
+        seeds = [seed + member for seed in task.groups.tensor("seed").tolist() for member in range(group)]
+        samples = sorted(self._sampler.generate(prompts, group, params, seeds), key=lambda s: s.index)
+        rows = _rows([prompt for prompt in prompts for _ in range(group)], samples, version)
+        num_tokens = sum(len(sample.ids) for sample in samples)
+        return Outcome(rows, num_rows=len(samples), num_tokens=num_tokens, version=version)
+
+    def evaluate(self, task: Task) -> Outcome:
+        """Answer the held-out problems greedily; accuracy is the share of right answers."""
+        (version,) = task.versions.values()
+        self._use(version)
+        params = SamplingParams(1.0, self._recipe.sampling.max_new_tokens, self._ends, greedy=True)
+        prompts = [ids for _, ids in self._held_out]
+        samples = sorted(self._sampler.generate(prompts, 1, params, [0] * len(prompts)), key=lambda s: s.index)
+        texts = self._tokenizer.batch_decode([s.ids for s in samples], skip_special_tokens=True)
+        problems = [problem for problem, _ in self._held_out]
+        rewards = self._rewards.score(problems, texts).totals
+        found = [self._task.score(problem, text) for problem, text in zip(problems, texts, strict=True)]
+        metrics = {
+            **_mean("eval/accuracy", [score >= _RIGHT for score in found if score is not None]),
+            **_mean("eval/reward", [reward for reward in rewards if reward is not None]),
+            **_mean("eval/length", [len(sample.ids) for sample in samples]),
+        }
+        records = tuple(self._record(task.step, i, s, texts[i], rewards[i]) for i, s in enumerate(samples[:_SHOWN]))
+        num_tokens = sum(len(s.ids) for s in samples)
+        return Outcome(metrics=metrics, records=records, num_rows=len(samples), num_tokens=num_tokens, version=version)
+
+    def _record(self, step: int, index: int, sample: Sampled, text: str, reward: float | None) -> Mapping[str, object]:
+        problem, _ = self._held_out[index]
+        return {
+            "step": step + 1,
+            "row_id": problem.row_id,
+            "prompt": problem.text,
+            "response": text,
+            "answer": problem.answer,
+            "reward": reward,
+            "advantage": None,
+            "version": self._sampler.version,
+            "length": len(sample.ids),
+            "finished": sample.finished,
+            "held_out": True,
+        }
+
+
+def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return the mean under its name; no metric where there is nothing to average."""
+    return {name: fmean(values)} if values else {}
+
+
+def end_ids(*found: int | list[int] | None) -> tuple[int, ...]:
+    """Return the ids that end an answer, from a generation config and a tokenizer, without repeats."""
+    flat = [i for ids in found if ids is not None for i in (ids if isinstance(ids, list) else [ids])]
+    return tuple(dict.fromkeys(flat))
+
+
+def _rows(prompts: list[list[int]], samples: list[Sampled], version: int) -> Rows:
+    """Prompt and answer as they are trained, with the sampler's side data aligned to the tokens."""
+    pairs = list(zip(prompts, samples, count()))
+    assert all(sample.index == i for _, sample, i in pairs), "a sample was lost"
+    return Rows(
+        {
+            "tokens": Ragged.of([p + s.ids for p, s, _ in pairs], torch.int64),
+            "mask": Ragged.of([[0] * len(p) + [1] * len(s.ids) for p, s, _ in pairs], torch.bool),
+            "logp": Ragged.of([[0.0] * len(p) + s.logps for p, s, _ in pairs], torch.float32),
+            "version": Ragged.of([[version] * (len(p) + len(s.ids)) for p, s, _ in pairs], torch.int32),
+            "finished": torch.tensor([s.finished for s in samples]),
+        }
+    )

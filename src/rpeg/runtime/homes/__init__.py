@@ -1,0 +1,1 @@
+"""Homes of workers: where they live and how they are called."""

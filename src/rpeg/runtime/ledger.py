@@ -1,0 +1,126 @@
+"""The books of a run: what every step did, row by row accounted for, as one metrics object per step."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+
+from rpeg.graph.graph import Graph
+from rpeg.graph.stage import StageKind
+from rpeg.observe.measured import MeasuredCosts
+from rpeg.observe.trace import Span
+from rpeg.plan.events import cycle_ratio
+from rpeg.plan.lower import lower
+from rpeg.plan.plan import Plan
+from rpeg.runtime.task import Outcome
+
+__all__ = ["Ledger"]
+
+_SUMMED = "rows/"
+"""Metrics with this prefix are counts and add up over firings."""
+
+
+class _Step:
+    """What has been heard of one step so far."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.outcomes: list[tuple[StageKind, Outcome]] = []
+
+
+class Ledger:
+    """Collects spans and outcomes; closes a step with its metrics, counters and samples."""
+
+    def __init__(self, graph: Graph, plan: Plan, counters: Mapping[str, int]) -> None:
+        """Go on from ``counters``; all 0 at the beginning of a run."""
+        self._graph, self._plan = graph, plan
+        self.counters = {name: counters.get(name, 0) for name in ("steps", "updates", "prompts", "samples", "tokens")}
+        self._steps: dict[int, _Step] = defaultdict(_Step)
+        self.costs = MeasuredCosts()
+        self._predicted_s: float | None = None
+        self._closed_s = time.monotonic()
+
+    def add(self, span: Span, outcome: Outcome) -> None:
+        """Enter one firing."""
+        step = self._steps[span.step]
+        step.spans.append(span)
+        step.outcomes.append((self._graph.stage_of[span.stage].kind, outcome))
+
+    def close(self, number: int) -> tuple[dict[str, object], list[dict[str, object]], list[Span]]:
+        """Close a step whose events have all fired; return its metrics, its samples to read, and its spans."""
+        step = self._steps.pop(number)
+        now_s = time.monotonic()
+        step_s, self._closed_s = now_s - self._closed_s, now_s
+        sampled = [o for kind, o in step.outcomes if kind is StageKind.VERIFY]
+        trained = [o for kind, o in step.outcomes if kind is StageKind.TRAIN]
+        tokens = sum(outcome.num_tokens for outcome in trained)
+        self._count(sum(outcome.num_rows for outcome in sampled), tokens)
+        metrics: dict[str, object] = {"step": number}
+        metrics |= {f"counters/{name}": total for name, total in self.counters.items()}
+        metrics |= _merged([outcome.metrics for _, outcome in step.outcomes])
+        metrics |= {
+            "time/step_s": step_s,
+            "time/predicted_step_s": self._predicted_s,
+            "perf/tokens_per_s": tokens / step_s,
+        }
+        metrics |= _seconds_by_stage(step.spans)
+        self._predict_next(number, step.spans)
+        return metrics, _samples(step), step.spans
+
+    def _count(self, samples: int, tokens: int) -> None:
+        added = {
+            "steps": 1,
+            "updates": self._graph.contract.updates_per_step,
+            "prompts": samples // self._graph.group_size,
+            "samples": samples,
+            "tokens": tokens,
+        }
+        self.counters = {name: total + added[name] for name, total in self.counters.items()}
+
+    def _predict_next(self, number: int, spans: list[Span]) -> None:
+        """Price the plan with what was measured; often while little is known, later every 16 steps (it takes milliseconds)."""
+        for span in spans:
+            share = float(min(1, self._graph.firings(span.stage)))  # of a stage that acts in every n-th step, per step
+            self.costs.add(span.stage, span.duration_s * share)
+        if number.bit_count() == 1 or number % 16 == 0:
+            period_s, _ = cycle_ratio(lower(self._graph, self._plan, self.costs))
+            self._predicted_s = float(period_s)
+
+
+def _merged(parts: list[Mapping[str, float]]) -> dict[str, float]:
+    """Return one value per metric: counts add up, maxima stay the largest, the rest is averaged over firings."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for part in parts:
+        for name, value in part.items():
+            found[name].append(value)
+    return {name: _merge(name, values) for name, values in found.items()}
+
+
+def _merge(name: str, values: list[float]) -> float:
+    if name.startswith(_SUMMED):
+        return sum(values)
+    return max(values) if name.endswith("max") else sum(values) / len(values)
+
+
+def _seconds_by_stage(spans: list[Span]) -> dict[str, float]:
+    seconds: dict[str, float] = defaultdict(float)
+    for span in spans:
+        seconds[f"time/{span.stage}_s"] += span.duration_s
+    return dict(seconds)
+
+
+def _samples(step: _Step) -> list[dict[str, object]]:
+    """Return the samples to read, with the advantages that came after their rewards."""
+    advantages = [
+        outcome.rows.tensor("advantage").tolist()
+        for kind, outcome in step.outcomes
+        if kind is StageKind.ADVANTAGE and outcome.rows is not None
+    ]
+    flat = [value for part in advantages for value in part]
+    samples: list[dict[str, object]] = []
+    for kind, outcome in step.outcomes:
+        for index, record in enumerate(outcome.records):
+            advantage = flat[index] if kind is StageKind.VERIFY else None
+            samples.append({**record, "advantage": advantage})
+    return samples

@@ -1,0 +1,101 @@
+"""Before the first step: check everything that can be checked, then make or find the weights to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from transformers import PreTrainedTokenizerFast
+
+from rpeg.environments.rewards import check_reward
+from rpeg.errors import Fault, InvalidInput, ModelError
+from rpeg.numerics.model import ScratchSpec, model_folder_faults, save_model, scratch_model
+from rpeg.numerics.precision import device
+from rpeg.numerics.tokenizer import character_tokenizer, load_tokenizer
+from rpeg.observe.listener import Listener
+from rpeg.observe.metrics import MetricsWriter
+from rpeg.observe.run_folder import RunFolder
+from rpeg.recipe.schema import Recipe
+from rpeg.recipe.sources import load_rewards, load_task
+from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
+from rpeg.runtime.prompts import PromptSource
+from rpeg.runtime.warmup import warm_up
+
+__all__ = ["REFERENCE", "check_inputs", "make_start", "tokenizer_of"]
+
+_TRIED = 3
+"""Problems that every reward function is tried on before a run."""
+
+T = TypeVar("T")
+
+
+def check_inputs(recipe: Recipe) -> PromptSource:
+    """Open the task, the tokenizer, the rewards and the prompts of a recipe; nothing is written.
+
+    Raises:
+        InvalidInput: with the faults of all of them together.
+    """
+    faults: list[Fault] = []
+
+    def attempt(make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except InvalidInput as error:
+            faults.extend(error.faults)
+            return None
+
+    task = attempt(lambda: load_task(recipe))
+    tokenizer = attempt(lambda: tokenizer_of(recipe))
+    attempt(lambda: _check_model(recipe))
+    if task is not None:
+        problems = [task.train(index) for index in range(min(_TRIED, task.size or _TRIED))]
+        attempt(lambda: check_reward(load_rewards(recipe, task), problems))
+    source = None
+    if task is not None and tokenizer is not None:
+        source = attempt(lambda: PromptSource(recipe, task, tokenizer))
+        attempt(lambda: source and source.rows(0))
+    if faults or source is None:
+        raise InvalidInput(f"recipe {recipe.name}", faults)
+    return source
+
+
+def tokenizer_of(recipe: Recipe) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of the model folder, or the characters of a model from scratch."""
+    if recipe.model.scratch is not None:
+        return character_tokenizer(recipe.model.scratch.characters)
+    assert recipe.model.path is not None, "a recipe names a model"
+    return load_tokenizer(Path(recipe.model.path))
+
+
+def _check_model(recipe: Recipe) -> None:
+    """A model folder must be complete; whether prompts and answers fit into it is a rule of the recipe."""
+    if recipe.model.path is not None and (faults := model_folder_faults(recipe.model.path)):
+        raise ModelError("model folder", faults)
+
+
+def make_start(
+    recipe: Recipe, folder: RunFolder, source: PromptSource, metrics: MetricsWriter, listener: Listener
+) -> Checkpoint:
+    """Make the model of a recipe from scratch, warm it up, and save it as the checkpoint before the first step."""
+    scratch = recipe.model.scratch
+    assert scratch is not None, "a model with a path needs no start"
+    spec = ScratchSpec(**{name: getattr(scratch, name) for name in ScratchSpec.__dataclass_fields__})
+    tokenizer = tokenizer_of(recipe)
+    model = scratch_model(spec, tokenizer, recipe.run.seed).to(device(recipe.run.device))
+
+    def report(update: int, loss: float, rate: float, seconds: float) -> None:
+        metrics.write_warmup(update, loss, rate, seconds)
+        assert recipe.warmup is not None
+        listener.on_warmup(update, recipe.warmup.steps, loss)
+
+    if recipe.warmup is not None:
+        warm_up(model, tokenizer, source.task, recipe, report)
+    if recipe.algorithm.kl_coefficient:
+        save_model(model, tokenizer, folder.path / REFERENCE)
+    state = State(0, "", {})
+    return save(folder, state, {}, recipe.run.keep_last, lambda draft: save_model(model, tokenizer, draft / MODEL))
+
+
+REFERENCE = "reference"
+"""Folder in the run folder of the frozen reference policy, where it is not the model the recipe names."""

@@ -1,0 +1,113 @@
+"""Prompts of a step: which problems, as which token ids, with which seeds. A pure function of the step, so it is its own cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from rpeg.environments.base import Task
+from rpeg.environments.order import check_size, rows_of_step
+from rpeg.environments.problem import Problem
+from rpeg.errors import DataError, Fault
+from rpeg.recipe.schema import Recipe
+from rpeg.runtime.rows import Ragged, Rows
+
+__all__ = ["PromptSource", "encode_prompt"]
+
+_STRIDE = 1_000_003
+"""Distance of the problems tried in place of one whose prompt is too long, in a task that never ends."""
+_MAX_TRIES = 100
+_SEED_BITS = 40
+"""Bits left to number the samples of a run; the seed of the run lies above them."""
+
+
+def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> list[int]:
+    """Return the ids of a problem's prompt, rendered by the chat template where the recipe asks for it."""
+    data = recipe.data
+    is_chat = data.chat == "always" or (data.chat == "auto" and not isinstance(problem.prompt, str))
+    if not is_chat:
+        return tokenizer(problem.text, add_special_tokens=False)["input_ids"]
+    turns = [{"role": "user", "content": problem.prompt}]
+    if not isinstance(problem.prompt, str):
+        turns = [message.as_dict() for message in problem.prompt]
+    if data.system_prompt:
+        turns.insert(0, {"role": "system", "content": data.system_prompt})
+    return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
+
+
+class PromptSource:
+    """The prompts of every step, under one policy for those that are too long."""
+
+    def __init__(self, recipe: Recipe, task: Task, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Apply the policy to a finite task at once, so that too few rows are known before the start.
+
+        Raises:
+            DataError: when a prompt is too long under the policy ``error``, or too few rows are left for a step.
+        """
+        self._recipe, self.task, self._tokenizer = recipe, task, tokenizer
+        self._limit = recipe.data.max_prompt_tokens
+        self._kept: list[int] | None = None
+        self.num_dropped = 0
+        if task.size is not None:
+            lengths = [len(encode_prompt(task.train(i), tokenizer, recipe)) for i in range(task.size)]
+            self._kept = self._keep(lengths)
+            self.num_dropped = task.size - len(self._kept)
+            check_size(len(self._kept), recipe.algorithm.prompts, before=task.size)
+        self.rows = lru_cache(maxsize=8)(self._rows)
+        """Step (from 0) to its prompts; two stages read the same ones."""
+
+    def _keep(self, lengths: Sequence[int]) -> list[int]:
+        long = [i for i, length in enumerate(lengths) if length > self._limit]
+        if long and self._recipe.data.long_prompts == "error":
+            shown = [Fault(self.task.train(i).row_id, self._too_long(lengths[i]), _REMEDY) for i in long[:10]]
+            raise DataError(f"prompts ({len(long)} of {len(lengths)} too long)", shown)
+        if self._recipe.data.long_prompts == "truncate_left":
+            return list(range(len(lengths)))
+        return [i for i, length in enumerate(lengths) if length <= self._limit]
+
+    def _too_long(self, length: int) -> str:
+        return f"prompt of {length} tokens, data.max_prompt_tokens is {self._limit}"
+
+    def _rows(self, step: int) -> Rows:
+        algorithm, kept = self._recipe.algorithm, self._kept
+        size = None if kept is None else len(kept)
+        positions = rows_of_step(step, algorithm.prompts, size, self._recipe.run.seed)
+        found = [self._fit(position if kept is None else kept[position]) for position in positions]
+        first = (self._recipe.run.seed << _SEED_BITS) + step * algorithm.prompts * algorithm.group_size
+        seeds = [first + i * algorithm.group_size for i in range(algorithm.prompts)]
+        return Rows(
+            {
+                "row": torch.tensor([index for index, _ in found]),
+                "tokens": Ragged.of([ids for _, ids in found], torch.int64),
+                "seed": torch.tensor(seeds),
+            }
+        )
+
+    def _fit(self, index: int) -> tuple[int, list[int]]:
+        """Return the problem and its ids; in an endless task one that is too long is replaced by another, always the same."""
+        for attempt in range(_MAX_TRIES):
+            tried = index + attempt * _STRIDE
+            ids = encode_prompt(self.task.train(tried), self._tokenizer, self._recipe)
+            if len(ids) <= self._limit:
+                return tried, ids
+            if self._recipe.data.long_prompts == "truncate_left":
+                return tried, ids[-self._limit :]
+            if self._recipe.data.long_prompts == "error":
+                break
+        text = f"{self._too_long(len(ids))}" + (f" ({attempt + 1} problems tried)" if attempt else "")
+        raise DataError("prompts", [Fault(self.task.train(tried).row_id, text, _REMEDY)])
+
+    def held_out(self, count: int) -> list[tuple[Problem, list[int]]]:
+        """Return the held-out problems with their ids, under the same policy."""
+        found = [
+            (problem, encode_prompt(problem, self._tokenizer, self._recipe)) for problem in self.task.held_out(count)
+        ]
+        if self._recipe.data.long_prompts == "truncate_left":
+            return [(problem, ids[-self._limit :]) for problem, ids in found]
+        return [(problem, ids) for problem, ids in found if len(ids) <= self._limit]
+
+
+_REMEDY = "raise data.max_prompt_tokens, or set data.long_prompts to drop or truncate_left"

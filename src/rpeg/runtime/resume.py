@@ -1,0 +1,86 @@
+"""Where a run starts: in an empty folder, or from the newest complete checkpoint of the same recipe."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from rpeg.errors import Fault, RunFolderError
+from rpeg.observe.json_files import read_json, write_json, write_text
+from rpeg.observe.listener import Listener
+from rpeg.observe.run_folder import RunFolder
+from rpeg.recipe.load import changed_keys, load_recipe
+from rpeg.recipe.schema import Recipe
+from rpeg.runtime.checkpoint import Checkpoint, newest
+
+__all__ = ["find_start", "note_status"]
+
+_MAY_CHANGE = {"run.steps", "run.checkpoint_every_steps", "run.keep_last", "run.wait_limit_s"}
+"""Keys that a resumed run may change, because no step computes anything else for it."""
+_PACKAGES = ("rpeg", "torch", "transformers", "tokenizers", "safetensors", "numpy", "reasoning-gym")
+
+
+def find_start(recipe: Recipe, folder: RunFolder, listener: Listener, *, resume: bool) -> Checkpoint | None:
+    """Return the checkpoint to go on from, None to start anew; write down recipe and surroundings.
+
+    Raises:
+        RunFolderError: when the folder holds a run and ``resume`` is not asked for, or another recipe's run.
+    """
+    if folder.recipe.exists() and not resume:
+        fault = Fault(
+            str(folder.path), "holds a run already", "add --resume to go on with it, or choose another --run-dir"
+        )
+        raise RunFolderError("run folder", [fault])
+    if folder.recipe.exists():
+        _check_same(recipe, load_recipe(folder.recipe, []), folder)
+    start = newest(folder, listener.on_message)
+    step = start.state.step if start else 0
+    if resume:
+        listener.on_message(
+            f"resuming after step {step}" if start else "no checkpoint yet: starting from the beginning"
+        )
+    folder.truncate_after(step if step else -1)
+    if start is None:
+        folder.warmup.unlink(missing_ok=True)
+    write_text(folder.recipe, recipe.to_yaml())
+    write_json(folder.run, {**_surroundings(), "name": recipe.name, "seed": recipe.run.seed, "status": "running"})
+    return start
+
+
+def _check_same(recipe: Recipe, saved: Recipe, folder: RunFolder) -> None:
+    """Refuse to go on with another recipe; more steps are fine unless the learning rate depends on their number."""
+    may_change = _MAY_CHANGE - ({"run.steps"} if recipe.optimizer.schedule != "constant" else set())
+    changed = {key: pair for key, pair in changed_keys(saved, recipe).items() if key not in may_change}
+    if changed:
+        remedy = "resume with the values of its recipe.yaml, or start a new run"
+        faults = [Fault(key, f"was {old!r} in this run, is {new!r} now", remedy) for key, (old, new) in changed.items()]
+        raise RunFolderError(f"run folder {folder.path}", faults)
+
+
+def _surroundings() -> dict[str, object]:
+    return {
+        "command": " ".join(sys.argv),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": {"cores": os.cpu_count(), "machine": platform.machine(), "system": platform.platform()},
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def note_status(folder: RunFolder, status: str, reason: str = "") -> None:
+    """Enter into ``run.json`` how the run stands."""
+    record = read_json(folder.run)
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(
+        folder.run, {**(record if isinstance(record, dict) else {}), "status": status, "reason": reason, "ended": ended}
+    )

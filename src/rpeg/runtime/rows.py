@@ -1,0 +1,97 @@
+"""Rows of data as stages exchange them: named columns of equal length, ragged where samples differ in length.
+
+Legend: N rows, S values of all rows one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Column", "Ragged", "Rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """One tensor per row, stored end to end."""
+
+    values_S: Tensor
+    lengths_N: Tensor
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[float] | Tensor], dtype: torch.dtype) -> Ragged:
+        """Return the column whose rows are ``rows``."""
+        tensors = [torch.as_tensor(row, dtype=dtype) for row in rows]
+        lengths_N = torch.tensor([len(t) for t in tensors], dtype=torch.int64)
+        return cls(torch.cat(tensors) if tensors else torch.zeros(0, dtype=dtype), lengths_N)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.lengths_N)
+
+    def rows(self) -> list[Tensor]:
+        """Return one tensor per row, as views."""
+        return list(torch.split(self.values_S, self.lengths_N.tolist()))
+
+    def part(self, start: int, stop: int) -> Ragged:
+        """Return rows ``start`` to ``stop``."""
+        before, inside = int(self.lengths_N[:start].sum()), int(self.lengths_N[start:stop].sum())
+        return Ragged(self.values_S[before : before + inside], self.lengths_N[start:stop])
+
+
+Column = Ragged | Tensor | list[str]
+"""Values per row: of different lengths, a scalar each, or texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Named columns of one batch; immutable, so that stages may share them."""
+
+    columns: Mapping[str, Column]
+
+    def __post_init__(self) -> None:
+        """Check that the columns are equally long."""
+        assert len({len(column) for column in self.columns.values()}) <= 1, {k: len(v) for k, v in self.columns.items()}
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def ragged(self, name: str) -> Ragged:
+        """Return a ragged column."""
+        column = self.columns[name]
+        assert isinstance(column, Ragged), name
+        return column
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a column of scalars."""
+        column = self.columns[name]
+        assert isinstance(column, Tensor), name
+        return column
+
+    def texts(self, name: str) -> list[str]:
+        """Return a column of texts."""
+        column = self.columns[name]
+        assert isinstance(column, list), name
+        return column
+
+    def only(self, names: Sequence[str]) -> Rows:
+        """Return the columns ``names``; all when empty."""
+        return Rows({name: self.columns[name] for name in names}) if names else self
+
+    def joined(self, other: Rows) -> Rows:
+        """Return the columns of both."""
+        return Rows({**self.columns, **other.columns})
+
+    def share(self, number: int, of: int) -> Rows:
+        """Return the ``number``-th of ``of`` equal parts."""
+        size = len(self) // of
+        start, stop = number * size, (number + 1) * size
+        return Rows({name: _part(column, start, stop) for name, column in self.columns.items()})
+
+
+def _part(column: Column, start: int, stop: int) -> Column:
+    return column.part(start, stop) if isinstance(column, Ragged) else column[start:stop]

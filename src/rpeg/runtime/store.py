@@ -1,0 +1,92 @@
+"""What lies on the arcs: rows of steps under way and weights in transit, kept until their last reader has read them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from rpeg.graph.access import Access, Mode
+from rpeg.graph.data import DataKind, Per
+from rpeg.graph.graph import Graph
+from rpeg.plan.events import Event
+from rpeg.plan.firings import num_events
+from rpeg.runtime.rows import Rows
+from rpeg.runtime.task import Outcome, Task, Weights
+
+__all__ = ["Provider", "Store"]
+
+Provider = Callable[[int], Rows]
+"""Gives the rows of EXTERNAL data for a step."""
+
+_EMPTY = Rows({})
+
+
+class Store:
+    """Values by data and step; turns a firing into a task, and an outcome into values."""
+
+    def __init__(self, graph: Graph, providers: Mapping[str, Provider]) -> None:
+        """Hold nothing yet; ``providers`` give the external rows."""
+        self._graph, self._providers = graph, providers
+        self._rows: dict[tuple[str, int], Rows] = {}
+        self._weights: dict[tuple[str, int], Weights] = {}
+        self._reads: dict[tuple[str, int], int] = defaultdict(int)
+        self._num_reads = {d.name: sum(num_events(graph, a.stage) for a in graph.readers(d.name)) for d in graph.data}
+
+    def task(self, event: Event, step: int) -> Task:
+        """Return the task of ``event`` for ``step`` with the columns that its accesses name."""
+        stage = self._graph.stage_of[event.stage]
+        groups, samples, versions, weights = _EMPTY, _EMPTY, {}, None
+        for access in self._graph.reads(event.stage):
+            data = self._graph.data_of[access.data]
+            version = step - access.delay + 1
+            if data.kind is DataKind.STATE:
+                versions[data.name] = max(0, version)
+                weights = self._weights.get((data.name, version), weights)
+            elif (rows := self._read(access, event, step - access.delay)) is not None:
+                if data.per is Per.GROUP:
+                    groups = groups.joined(rows)
+                else:
+                    samples = samples.joined(rows)
+        return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights)
+
+    def _read(self, access: Access, event: Event, step: int) -> Rows | None:
+        if self._graph.data_of[access.data].kind is DataKind.EXTERNAL:
+            rows = self._providers[access.data](step) if access.data in self._providers else None
+        else:
+            rows = self._rows.get((access.data, step))
+        if rows is None:
+            return None
+        return rows.only(access.columns).share(event.firing, num_events(self._graph, event.stage))
+
+    def finish(self, event: Event, step: int, outcome: Outcome) -> None:
+        """Keep what ``event`` made for ``step``, and let go of what it was the last to read."""
+        for write in self._graph.writes(event.stage):
+            is_state = self._graph.data_of[write.data].kind is DataKind.STATE
+            if is_state and outcome.weights is not None and write.mode is Mode.WRITE:
+                self._weights[write.data, step + 1] = outcome.weights
+            elif not is_state and outcome.rows is not None:
+                assert (write.data, step) not in self._rows, f"{write.data} of step {step} is made twice"
+                self._rows[write.data, step] = outcome.rows
+        for access in self._graph.reads(event.stage):
+            self._release(access, step - access.delay)
+
+    def _release(self, access: Access, step: int) -> None:
+        key = (access.data, step)
+        if key not in self._rows and (access.data, step + 1) not in self._weights:
+            return  # lives in a worker, or comes from outside
+        self._reads[key] += 1
+        if self._reads[key] == self._num_reads[access.data]:
+            del self._reads[key]
+            self._rows.pop(key, None)
+            self._weights.pop((access.data, step + 1), None)
+
+    def waiting(self) -> dict[str, Rows]:
+        """Return what a checkpoint must hold: rows made but not yet used, named ``data/step``."""
+        assert not self._reads, f"rows half read at a cut: {dict(self._reads)}"
+        return {f"{data}/{step}": rows for (data, step), rows in self._rows.items()}
+
+    def restore(self, waiting: Mapping[str, Rows]) -> None:
+        """Put back what `waiting` returned."""
+        for name, rows in waiting.items():
+            data, _, step = name.rpartition("/")
+            self._rows[data, int(step)] = rows

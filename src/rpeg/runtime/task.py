@@ -1,0 +1,54 @@
+"""What the engine asks of a worker, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from rpeg.graph.stage import StageKind
+from rpeg.runtime.rows import Rows
+
+__all__ = ["Outcome", "Task", "Weights"]
+
+Weights = Mapping[str, Tensor]
+"""Parameters by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One firing: everything a worker needs to know to do it."""
+
+    stage: str
+    kind: StageKind
+    step: int
+    firing: int
+    groups: Rows
+    """Columns with one row per prompt."""
+    samples: Rows
+    """Columns with one row per sample."""
+    versions: Mapping[str, int]
+    """Version of every STATE that is read: the number of steps that have updated it, 0 before the first."""
+    weights: Weights | None = None
+    """Weights that travel between workers: what a PULL installs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one firing."""
+
+    rows: Rows | None = None
+    """New columns, one row per sample of the firing."""
+    weights: Weights | None = None
+    """Weights that travel between workers: what a PUSH publishes."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Figures of this firing under their public names."""
+    records: tuple[Mapping[str, object], ...] = ()
+    """Samples worth reading, as lines of ``samples.jsonl``."""
+    notes: tuple[str, ...] = ()
+    """What the user should hear of."""
+    num_rows: int = 0
+    num_tokens: int = 0
+    version: int | None = None
+    """Version of the weights it used or made."""

@@ -1,0 +1,200 @@
+"""What the pages say is true: Python blocks run, commands and options exist, links lead somewhere, examples load."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rpeg.recipe.load import load_recipe
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+RUNNING_PAGES = [page for page in PAGES if page.name == "README.md" or "docs" in page.parts]
+RECIPES = sorted((ROOT / "examples").glob("*.yaml"))
+FENCE = re.compile(r"^( *)(`{3,}|~{3,})\s*([\w+-]*)[^\n]*\n(.*?)^\1\2`*\s*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: its language, its text, and the line its text starts at."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    return [
+        Block(found[3].lower(), found[4], text.count("\n", 0, found.start(4)) + 1) for found in FENCE.finditer(text)
+    ]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """Yield the words of every simple command in a shell block: of all lines, or in a console those after ``$``."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    if block.language == "console":
+        lines = [line.strip()[2:] for line in lines if line.strip().startswith("$ ")]
+    elif block.language not in {"bash", "sh", "shell"}:
+        return
+    for line in lines:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+        lexer.whitespace_split = True
+        yield from split_words(list(lexer))
+
+
+def split_words(words: list[str]) -> Iterator[list[str]]:
+    """Split at pipes and separators, and drop leading assignments of environment variables."""
+    command: list[str] = []
+    for word in [*words, ";"]:
+        if set(word) <= set("|&;<>"):
+            if command:
+                yield command
+            command = []
+        elif command or not re.match(r"[A-Z_]+=", word):
+            command.append(word)
+
+
+@functools.cache
+def help_text(command: str) -> str:
+    """Return what ``rpeg COMMAND --help`` prints; ends the test if that fails."""
+    code = "import sys; from rpeg.cli.main import main; sys.argv[0] = 'rpeg'; main()"
+    environment = os.environ | {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", code, *command.split(), "--help"], capture_output=True, text=True, env=environment
+    )
+    assert run.returncode == 0, f"rpeg {command} --help:\n{run.stdout}{run.stderr}"
+    return run.stdout
+
+
+def command_faults(words: list[str]) -> list[str]:
+    """Return what does not exist of a command of ours: the command, an option, a make target, an example."""
+    if words[0] == "make":
+        targets = re.findall(r"^([\w.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return [f"no make target {word}" for word in words[1:] if "=" not in word and word not in targets]
+    if Path(words[0]).name != "rpeg":
+        return []
+    name = next((word for word in words[1:] if not word.startswith("-")), "")
+    known = OPTION.findall(help_text(name))
+    options = [word.partition("=")[0] for word in words[1:] if OPTION.fullmatch(word.partition("=")[0])]
+    examples = [word for word in words if word.startswith("examples/")]
+    faults = [f"rpeg {name} has no option {option}" for option in options if option not in known]
+    return faults + [f"no file {example}" for example in examples if not (ROOT / example).exists()]
+
+
+def link_faults(page: Path, text: str) -> list[str]:
+    """Return the relative links of a page that lead nowhere; a link to a heading must name one that is there."""
+    faults = []
+    for target in LINK.findall(FENCE.sub("", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, heading = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists():
+            faults.append(f"no file {target}")
+        elif heading and file.suffix == ".md" and heading not in headings(text if file == page else file.read_text()):
+            faults.append(f"no heading {target}")
+    return faults
+
+
+def headings(text: str) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    titles = re.findall(r"^#+ +(.+?) *$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def page_id(page: Path) -> str:
+    """Return the path of a page within the project."""
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", RUNNING_PAGES, ids=page_id)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page run in order and share their names, as a reader would type them in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    names: dict[str, object] = {"__name__": "__page__"}
+    for block in blocks(page.read_text()):
+        if block.language == "python":
+            # Empty lines in front, so that a traceback names the line of the page.
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_exist(page: Path) -> None:
+    found = [words for block in blocks(page.read_text()) for words in commands(block)]
+    assert [fault for words in found for fault in command_faults(words)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert link_faults(page, page.read_text()) == []
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=page_id)
+def test_example_recipes_load(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that has to be made first is stood in for by an empty one; paths start from the working directory."""
+    monkeypatch.chdir(tmp_path)
+    if folder := yaml.safe_load(recipe.read_text())["model"].get("path"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.json").write_text("{}")
+    assert load_recipe(recipe).name == recipe.stem
+
+
+PAGE = """# Title & more
+
+```console
+$ FOO=1 rpeg train \\
+    examples/a.yaml --run-dir=x | tee log; make demo
+output --not-an-option
+```
+~~~bash
+# comment
+.venv/bin/rpeg report runs/x  # open it
+~~~
+```text
+rpeg nonsense
+```
+"""
+
+
+def test_blocks_and_commands_are_read() -> None:
+    found = blocks(PAGE)
+    assert [(block.language, block.line) for block in found] == [("console", 4), ("bash", 9), ("text", 13)]
+    assert [words for block in found for words in commands(block)] == [
+        ["rpeg", "train", "examples/a.yaml", "--run-dir=x"],
+        ["tee", "log"],
+        ["make", "demo"],
+        [".venv/bin/rpeg", "report", "runs/x"],
+    ]
+
+
+def test_a_missing_command_option_target_or_example_is_found() -> None:
+    assert command_faults(["make", "demo", "VENV=x", "nonsense"]) == ["no make target nonsense"]
+    assert command_faults(["ls", "--nonsense"]) == []
+    faults = command_faults(["rpeg", "train", "examples/none.yaml", "--nonsense=3", "--help"])
+    assert faults == ["rpeg train has no option --nonsense", "no file examples/none.yaml"]
+    with pytest.raises(AssertionError, match="rpeg nonsense --help"):
+        command_faults(["rpeg", "nonsense"])
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# One two\n")
+    text = (
+        PAGE + "[a](there.md) [b](gone.md) [c](there.md#one-two) [d](there.md#three) [e](#title--more) [f](https://x)"
+    )
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    assert link_faults(page, text) == ["no file gone.md", "no heading there.md#three"]
