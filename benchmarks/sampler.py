@@ -2,8 +2,8 @@
 
     python benchmarks/sampler.py --rows 256 --group 8 --repeats 9
 
-A small Qwen3 is first fitted to answers of 3 to ``--longest`` tokens, so that rows end at different times as they do in
-training; both then sample the same prompts, in turn, on one thread. ``model.generate`` keeps ended rows in its batch and
+A small Qwen3 is first fitted to answers of up to about ``--longest`` tokens, so that rows end at different times as
+they do in training; both then sample the same prompts, in turn. ``model.generate`` keeps ended rows in its batch and
 records no log-probabilities; the sampler drops them, refills their slots and records.
 """
 
@@ -22,31 +22,35 @@ from rpeg.numerics.sampler import Sampler, SamplingParams
 PAD, END, FIRST_CHARACTER = 0, 1, 2
 
 
+SIZES = {
+    "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 64, "rows": 256, "slots": 256, "group": 8,
+    "longest": 30, "max-new-tokens": 48, "updates": 300, "repeats": 9, "threads": 1,
+}  # fmt: skip
+
+
 def main() -> None:
     """Fit, sample in turn, print medians and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("layers", 2), ("hidden", 128), ("heads", 4), ("vocabulary", 64), ("rows", 256), ("group", 8)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name, default in (("slots", None), ("longest", 30), ("max-new-tokens", 48), ("fit", 300), ("repeats", 9), ("threads", 1)):
+    for name, default in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model = build(args)
-    fit(model, args.fit, args.longest)
+    fit(model, args.updates, args.longest)
     prompts = [[draw(args.vocabulary) for _ in range(random.randint(6, 10))] for _ in range(args.rows // args.group)]
-    ways = {"sampler": lambda seed: own(model, prompts, args, seed), "model.generate": lambda seed: theirs(model, prompts, args, seed)}
-    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    speeds: dict[str, list[float]] = {"sampler": [], "model.generate": []}
     for repeat in range(args.repeats + 1):
-        for name, way in ways.items():
+        for name, way in (("sampler", own), ("model.generate", theirs)):
             start_s = time.perf_counter()
-            lengths = way(repeat)
-            if repeat:  # the first is warm-up
-                speeds[name].append(sum(lengths) / (time.perf_counter() - start_s))
-    print(f"{args.rows} rows, lengths {min(lengths)}-{max(lengths)}, mean {statistics.mean(lengths):.1f}, {args.threads} thread(s)")
-    medians = {name: statistics.median(values) for name, values in speeds.items()}
-    for name, values in speeds.items():
-        print(f"{name:>15}: median {medians[name]:7.0f} tokens/s (min {min(values):.0f}, max {max(values):.0f})")
-    print(f"{'ratio':>15}: {medians['sampler'] / medians['model.generate']:.2f}")
+            lengths = way(model, prompts, args, repeat)
+            speeds[name].append(sum(lengths) / (time.perf_counter() - start_s))
+    spread = f"lengths {min(lengths)}-{max(lengths)}, mean {statistics.mean(lengths):.1f}"
+    print(f"{args.rows} rows, {args.slots} slots, {spread}, {args.threads} threads, {args.repeats} repeats")
+    for name, (_, *values) in speeds.items():  # the first was warm-up
+        median = statistics.median(values)
+        print(f"{name:>15}: median {median:7.0f} tokens/s (min {min(values):.0f}, max {max(values):.0f})")
+    ratios = [a / b for a, b in zip(*speeds.values(), strict=True)]
+    print(f"{'ratio':>15}: median {statistics.median(ratios[1:]):.2f}")
 
 
 def draw(vocabulary: int) -> int:
@@ -59,9 +63,10 @@ def build(args: argparse.Namespace) -> PreTrainedModel:
     torch.manual_seed(0)
     random.seed(0)
     config = Qwen3Config(
-        vocab_size=args.vocabulary, hidden_size=args.hidden, num_hidden_layers=args.layers, num_attention_heads=args.heads,
-        num_key_value_heads=args.heads, head_dim=args.hidden // args.heads, intermediate_size=args.hidden * 5 // 2,
-        max_position_embeddings=1024, tie_word_embeddings=True, initializer_range=0.05, pad_token_id=PAD, eos_token_id=END,
+        vocab_size=args.vocabulary, hidden_size=args.hidden, num_hidden_layers=args.layers,
+        num_attention_heads=args.heads, num_key_value_heads=args.heads, head_dim=args.hidden // args.heads,
+        intermediate_size=args.hidden * 5 // 2, max_position_embeddings=1024, tie_word_embeddings=True,
+        initializer_range=0.05, pad_token_id=PAD, eos_token_id=END,
     )  # fmt: skip
     return Qwen3ForCausalLM(config)
 
@@ -81,7 +86,7 @@ def fit(model: PreTrainedModel, num_updates: int, longest: int) -> None:
 
 def own(model: PreTrainedModel, prompts: list[list[int]], args: argparse.Namespace, seed: int) -> list[int]:
     """Return the lengths of the sampler's answers."""
-    sampler = Sampler(model, args.slots or args.rows, PAD)
+    sampler = Sampler(model, args.slots, PAD)
     seeds = range(seed * args.rows, (seed + 1) * args.rows)
     params = SamplingParams(1.0, args.max_new_tokens, (END,))
     return [len(sampled.ids) for sampled in sampler.generate(prompts, args.group, params, seeds)]
@@ -93,8 +98,8 @@ def theirs(model: PreTrainedModel, prompts: list[list[int]], args: argparse.Name
     width = max(map(len, prompts))
     rows = [[PAD] * (width - len(prompt)) + prompt for prompt in prompts for _ in range(args.group)]
     lengths = []
-    for part_BT in torch.tensor(rows).split(args.slots or args.rows):
-        options = {"do_sample": True, "top_k": 0, "max_new_tokens": args.max_new_tokens, "use_cache": True}
+    for part_BT in torch.tensor(rows).split(args.slots):
+        options = {"do_sample": True, "top_k": 0, "max_new_tokens": args.max_new_tokens}
         output_BT = model.generate(input_ids=part_BT, attention_mask=(part_BT != PAD).long(), **options)
         lengths += (output_BT[:, width:] != PAD).sum(1).tolist()
     return lengths

@@ -19,6 +19,9 @@ from packaging.version import Version
 __all__ = ["locked", "main"]
 
 EXTRAS = ("train", "gguf", "dev")
+CUDA_ONLY = ("cuda-", "nvidia-", "triton")
+"""Starts of names that only a CUDA build of torch requires. It fixes their versions itself, and without them the file
+does not depend on which build is installed where it is written."""
 
 HEADER = f"""\
 # The versions the tests ran with. Every pip call of the Makefile obeys this file, build environments included.
@@ -29,8 +32,9 @@ HEADER = f"""\
 
 def needed(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
     """Yield the requirements of an installed distribution that hold on this machine with these extras."""
-    for text in distribution(name).requires or ():
-        requirement = Requirement(text)
+    for requirement in map(Requirement, distribution(name).requires or ()):
+        if canonicalize_name(requirement.name).startswith(CUDA_ONLY):
+            continue
         if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras | {""}):
             yield requirement
 

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -21,7 +22,7 @@ from transformers import (
 from rpeg.numerics import logprobs
 from rpeg.numerics.logprobs import response_logprobs, token_logprobs
 from rpeg.numerics.losses import Counts, LossInputs, LossSettings, Normalise, policy_loss
-from rpeg.numerics.micro_batches import pad_rows, row_mask, split
+from rpeg.numerics.micro_batches import split
 
 SIZES = {
     "vocab_size": 24,
@@ -221,18 +222,17 @@ def test_bl_044_bl_153_the_ratio_is_exactly_one_before_the_first_update(qwen: Pr
 def test_q1_the_gradient_of_a_model_does_not_depend_on_micro_batches(
     qwen: PreTrainedModel, normalise: Normalise
 ) -> None:
-    rows, starts = [list(range(3, 3 + length)) for length in (9, 4, 12, 5, 9, 7)], [3, 2, 4, 3, 1, 6]
+    rows = [torch.arange(3, 3 + length) for length in (9, 4, 12, 5, 9, 7)]
+    masks = [torch.arange(len(row)) >= start for row, start in zip(rows, (3, 2, 4, 3, 1, 6), strict=True)]
     advantages_B1 = torch.tensor([[1.0], [-1.0], [0.5], [2.0], [-0.5], [0.0]])
     settings = LossSettings(0.2, 0.28, 0.0, None, normalise)
-    counts = Counts(sum(len(row) - start for row, start in zip(rows, starts, strict=True)), len(rows))
+    counts = Counts(sum(int(mask.sum()) for mask in masks), len(rows))
     gradients = []
     for budget_tokens in (1000, 12):
         qwen.zero_grad()
         for batch in split([len(row) for row in rows], budget_tokens, fixed_cost_tokens=1000):
-            lengths, begins = [len(rows[row]) for row in batch], [starts[row] for row in batch]
-            tokens_BT = pad_rows([rows[row] for row in batch], [0] * len(batch), max(lengths), 0, torch.int64)
-            responses = [length - begin for length, begin in zip(lengths, begins, strict=True)]
-            mask_BT = row_mask(begins, responses, max(lengths))
+            tokens_BT = pad_sequence([rows[row] for row in batch], batch_first=True)
+            mask_BT = pad_sequence([masks[row] for row in batch], batch_first=True)
             logps_BT, entropies_BT = response_logprobs(qwen, tokens_BT, mask_BT, temperature=1.0)
             old_BT = logps_BT.detach()
             inputs = LossInputs(logps_BT, old_BT, old_BT, None, advantages_B1[batch], mask_BT, entropies_BT)

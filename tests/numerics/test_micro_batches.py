@@ -1,15 +1,14 @@
-"""Splitting rows into micro-batches, and padding them."""
+"""Splitting rows into micro-batches."""
 
 from __future__ import annotations
 
 from itertools import combinations, pairwise
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpeg.numerics.micro_batches import pad_rows, row_mask, split
+from rpeg.numerics.micro_batches import split
 
 LENGTHS = st.lists(st.integers(1, 60), max_size=80)
 
@@ -62,27 +61,3 @@ def test_no_rows_make_no_micro_batches() -> None:
 def test_a_row_without_tokens_is_refused() -> None:
     with pytest.raises(AssertionError, match="a row without tokens"):
         split([3, 0], budget_tokens=10)
-
-
-def test_padding_puts_each_row_at_its_start() -> None:
-    tokens = pad_rows([[7, 8, 9], [5]], [0, 0], width=4, fill=2, dtype=torch.int64)
-    assert tokens.tolist() == [[7, 8, 9, 2], [5, 2, 2, 2]]
-    scores = pad_rows([[-0.5], [], [-1.0, -2.0]], [2, 1, 1], width=3, fill=0.0, dtype=torch.float32)
-    assert scores.tolist() == [[0, 0, -0.5], [0, 0, 0], [0, -1, -2]]
-
-
-def test_bl_049_the_mask_comes_from_lengths() -> None:
-    # Response [5, 6, 2] ends with end token 2; padding has the same id. The first end token is trained.
-    tokens = pad_rows([[5, 6, 2]], [0], width=5, fill=2, dtype=torch.int64)
-    assert tokens.tolist() == [[5, 6, 2, 2, 2]]
-    assert row_mask([0], [3], width=5).tolist() == [[True, True, True, False, False]]
-
-
-def test_bl_052_the_sampled_end_token_is_trained() -> None:
-    # Prompt of 2, response a b END of 3.
-    assert row_mask([2], [3], width=6).tolist() == [[False, False, True, True, True, False]]
-
-
-def test_rows_wider_than_the_batch_are_refused() -> None:
-    with pytest.raises(AssertionError, match="rows end after slot 4"):
-        row_mask([2], [3], width=4)

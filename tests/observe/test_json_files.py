@@ -25,7 +25,12 @@ from rpeg.observe.json_files import (
 
 
 def test_plain_makes_strict_json() -> None:
-    value = {"nan": math.nan, "inf": [math.inf, 1.5], 3: (np.float32(0.5), np.int64(7), np.bool_(True)), "path": Path("a/b")}
+    value = {
+        "nan": math.nan,
+        "inf": [math.inf, 1.5],
+        3: (np.float32(0.5), np.int64(7), np.bool_(True)),
+        "path": Path("a/b"),
+    }
     assert plain(value) == {"nan": None, "inf": [None, 1.5], "3": [0.5, 7, True], "path": "a/b"}
 
 

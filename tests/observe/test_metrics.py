@@ -17,7 +17,9 @@ UNITS = {"", "share", "count", "tokens", "nats", "s", "tokens/s", "versions"}
 
 def test_every_metric_is_documented() -> None:
     assert all(metric.unit in UNITS and metric.meaning.endswith(".") for metric in METRICS.values())
-    assert all(key.startswith(("time/", "perf/")) == (metric.unit in ("s", "tokens/s")) for key, metric in METRICS.items())
+    assert all(
+        key.startswith(("time/", "perf/")) == (metric.unit in ("s", "tokens/s")) for key, metric in METRICS.items()
+    )
 
 
 def test_meaning_of_stage_times_and_of_unknown_keys() -> None:
@@ -78,8 +80,9 @@ def test_without_tensorboardx_lines_are_written_all_the_same(tmp_path: Path, mon
 def test_series_by_column(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(
-        '{"step": 0, "eval/accuracy": 0.25}\n{"step": 2, "reward/mean": 1, "note": "text"}\n'
-        '{"step": 1, "reward/mean": 0.5}\n{"step": 2, "reward/mean": 0.75}\n{"reward/mean": 9}\n{"step": 3, "rew'
+        '{"step": 0, "eval/accuracy": 0.25}\n{"step": 2, "reward/mean": 1}\n'
+        '{"step": 1, "reward/mean": 0.5}\n{"step": 2, "reward/mean": 0.75, "note": "text"}\n'
+        '{"reward/mean": 9}\n{"step": 3, "rew'
     )
     series = read_series(path)
     assert series.steps == (0, 1, 2)
@@ -91,7 +94,12 @@ def test_series_by_column(tmp_path: Path) -> None:
     }
     assert series.points("reward/mean") == [(1, 0.5), (2, 0.75)]
     assert (series.first("reward/mean"), series.last("reward/mean"), series.total("reward/mean")) == (0.5, 0.75, 1.25)
-    assert (series.points("none"), series.first("none"), series.last("none"), series.total("none")) == ([], None, None, 0)
+    assert (series.points("none"), series.first("none"), series.last("none"), series.total("none")) == (
+        [],
+        None,
+        None,
+        0,
+    )
 
 
 def test_series_of_nothing(tmp_path: Path) -> None:

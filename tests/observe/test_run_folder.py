@@ -23,7 +23,13 @@ def test_create_names_the_folder_by_time_and_never_shares_it(tmp_path: Path) -> 
 
 
 def test_newest_goes_by_time_then_by_number(tmp_path: Path) -> None:
-    for name in ("toy-20250102-030405-2", "toy-20250102-030405-10", "toy-20241231-235959", "toy-x", "toy-two-20260101-000000"):
+    for name in (
+        "toy-20250102-030405-2",
+        "toy-20250102-030405-10",
+        "toy-20241231-235959",
+        "toy-x",
+        "toy-two-20260101-000000",
+    ):
         (tmp_path / name).mkdir()
     (tmp_path / "toy-20270101-000000").write_text("a file")
     assert RunFolder.newest(tmp_path, "toy").path.name == "toy-20250102-030405-10"

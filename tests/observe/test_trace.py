@@ -76,7 +76,9 @@ def test_chrome_trace_schema(tmp_path: Path) -> None:
 
 
 def test_overlapping_spans_of_a_resource_get_their_own_threads() -> None:
-    spans = [Span("e", "s", i, 1, ("r",), start, end) for i, (start, end) in enumerate([(0, 2), (1, 3), (2, 4), (1.5, 1.8)])]
+    spans = [
+        Span("e", "s", i, 1, ("r",), start, end) for i, (start, end) in enumerate([(0, 2), (1, 3), (2, 4), (1.5, 1.8)])
+    ]
     events = chrome_trace(spans, "toy")["traceEvents"]
     assert isinstance(events, list)
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
@@ -90,7 +92,11 @@ def test_seconds_per_stage() -> None:
 
 def test_busy_shares_count_overlap_once() -> None:
     assert busy_shares(SPANS) == {"gpu:0": 4.5 / 4.5, "gpu:1": 1.0 / 4.5}
-    overlapping = [Span("e", "s", 0, 1, ("r",), 0, 4), Span("e", "s", 1, 1, ("r",), 1, 2), Span("e", "s", 2, 1, ("q",), 0, 8)]
+    overlapping = [
+        Span("e", "s", 0, 1, ("r",), 0, 4),
+        Span("e", "s", 1, 1, ("r",), 1, 2),
+        Span("e", "s", 2, 1, ("q",), 0, 8),
+    ]
     assert busy_shares(overlapping) == {"q": 1.0, "r": 0.5}
     assert busy_shares([]) == {}
     assert busy_shares([Span("e", "s", 0, 1, ("r",), 1, 1)]) == {"r": 0.0}

@@ -74,13 +74,15 @@ class Recorder:
 def run_tiny(tmp_path: Path) -> Callable[..., RunFolder]:
     """Train the tiny recipe in a named folder; ``at_step`` is called after every step."""
 
-    def run(name: str, *, resume: bool = False, at_step: Callable[[int], None] | None = None, **sections: Any) -> RunFolder:
+    def run(
+        name: str, *, resume: bool = False, at_step: Callable[[int], None] | None = None, **sections: Any
+    ) -> RunFolder:
         folder = RunFolder(tmp_path / name)
         folder.path.mkdir(exist_ok=True)
         listener = Recorder()
         if at_step is not None:
             listener.at_step = at_step
-        train(tiny_recipe(**sections), folder, listener, resume=resume)
+        train(tiny_recipe(**sections), lambda: folder, listener, resume=resume)
         return folder
 
     return run

@@ -12,16 +12,21 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.runtime.conftest import Recorder, tiny_recipe
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rpeg.errors import InvalidInput, RunFault, RunFolderError
 from rpeg.observe.run_folder import RunFolder
 from rpeg.runtime.run import train
-from tests.runtime.conftest import Recorder, tiny_recipe
 
 Run = Callable[..., RunFolder]
 
-ASYNC = {"algorithm": {"staleness": 2}}
+FAILING = """def sometimes(completions, **_):
+    if len(completions) > 8:
+        raise KeyError('lost')
+    return [1.0] * len(completions)
+"""
+"""Works on the few rows it is tried on and on the 8 held-out ones, fails on the 16 samples of a step."""
 
 
 def untimed(folder: RunFolder) -> list[dict[str, Any]]:
@@ -147,7 +152,7 @@ def test_a_broken_checkpoint_is_passed_over(run_tiny: Run, tmp_path: Path) -> No
     weights = parts.checkpoint(4) / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     listener = Recorder()
-    train(tiny_recipe(), parts, listener, resume=True)
+    train(tiny_recipe(), lambda: parts, listener, resume=True)
     assert any("step-000004 is incomplete" in text and "model.safetensors" in text for text in listener.messages)
     assert "resuming after step 2" in listener.messages
     assert_same(whole, parts, 4)
@@ -155,8 +160,9 @@ def test_a_broken_checkpoint_is_passed_over(run_tiny: Run, tmp_path: Path) -> No
 
 def test_a_failing_reward_is_counted_and_named(run_tiny: Run, tmp_path: Path) -> None:
     source = tmp_path / "reward.py"
-    source.write_text("def sometimes(completions, **_):\n    if len(completions) > 3:\n        raise KeyError('lost')\n    return [1.0] * len(completions)\n")
-    with pytest.raises(RunFault, match=r"no answer of step 1 could be scored: sometimes: KeyError: 'lost' \(reward\.py:3\)"):
+    source.write_text(FAILING)
+    reason = r"no answer of step 1 could be scored: sometimes: KeyError: 'lost' \(reward\.py:3\)"
+    with pytest.raises(RunFault, match=reason):
         run_tiny("failing", reward={"functions": [{"function": f"{source}:sometimes"}]})
 
 

@@ -10,7 +10,7 @@ from rpeg.view.numbers import as_count, as_decimal, as_seconds, as_share, as_uni
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0042, "0.004 s"),
+        (0.0042, "4.2 ms"),
         (0.83, "0.83 s"),
         (41.4, "41 s"),
         (59.7, "1 min 00 s"),

@@ -17,7 +17,11 @@ from rpeg.view.record import read_record
 def test_a_whole_run_has_no_notes(run: RunFolder) -> None:
     record = read_record(run)
     assert record.notes == ()
-    assert (record.status, record.duration_s, record.command) == ("finished", 75.2, "rpeg train examples/arithmetic.yaml")
+    assert (record.status, record.duration_s, record.command) == (
+        "finished",
+        75.2,
+        "rpeg train examples/arithmetic.yaml",
+    )
     assert record.model == "qwen3, 2 layers of 128, from scratch"
     assert (record.setting("run.steps"), record.setting("run.none.deeper")) == (60, None)
     assert record.series.steps == tuple(range(61))

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rpeg.errors import Fault, RecipeError
 
+if TYPE_CHECKING:
+    from rpeg.observe.run_folder import RunFolder
+    from rpeg.recipe.schema import Recipe
+
 __all__ = ["train"]
+
+_RUNS = Path("runs")
+"""Where run folders are made."""
 
 
 def train(
@@ -32,7 +40,6 @@ def train(
     Ctrl-C saves and ends; the same command with --resume goes on.
     """
     _require_torch()
-    from rpeg.observe.run_folder import RunFolder
     from rpeg.recipe.load import load_recipe
     from rpeg.runtime.run import train as run_training
     from rpeg.view.live import live_view
@@ -42,20 +49,23 @@ def train(
     if dry_run:
         _print_plan(loaded)
         return
-    root = Path("runs")
-    if run_dir is not None:
-        folder = RunFolder(run_dir)
-        run_dir.mkdir(parents=True, exist_ok=True)
-    elif resume:
-        folder = RunFolder.newest(root, loaded.name)
-    else:
-        folder = RunFolder.create(root, loaded.name, datetime.now())
     listener = live_view("quiet" if quiet else "json" if json else "auto")
-    summary = run_training(loaded, folder, listener, resume=resume)
-    write_report(folder)
-    listener.on_end(summary)
+    folder = partial(_folder, run_dir, loaded.name, resume=resume)
+    summary = run_training(loaded, folder, listener, write_report, resume=resume)
     if summary.status == "interrupted":
         sys.exit(130)
+
+
+def _folder(run_dir: Path | None, name: str, *, resume: bool) -> RunFolder:
+    """Return the folder to run in: the one asked for, the newest one of this name, or a new one."""
+    from rpeg.observe.run_folder import RunFolder
+
+    if run_dir is not None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        return RunFolder(run_dir)
+    if resume:
+        return RunFolder.newest(_RUNS, name)
+    return RunFolder.create(_RUNS, name, datetime.now())
 
 
 def _require_torch() -> None:
@@ -67,15 +77,13 @@ def _require_torch() -> None:
         raise RecipeError("rpeg train", [fault])
 
 
-def _print_plan(recipe: object) -> None:
+def _print_plan(recipe: Recipe) -> None:
     from rpeg.graph.text import to_text
     from rpeg.plan.bind import bind_local
     from rpeg.plan.text import plan_text
     from rpeg.recipe.graph import build_graph
-    from rpeg.recipe.schema import Recipe
     from rpeg.runtime.prepare import check_inputs
 
-    assert isinstance(recipe, Recipe)
     check_inputs(recipe)
     graph = build_graph(recipe)
     typer.echo(to_text(graph))

@@ -32,8 +32,7 @@ _BOXED = "\\boxed{"
 _NUMBER = re.compile(
     r"""(?<![\w.])              # not inside a word or another number: 'x2', 'v1.2'
         (?P<sign>(?<![\d)])[-+])?   # a sign, unless it is the minus of '10-3'
-        (?:[$€£¥]\s?)?          # a currency sign
-        (?P<late_sign>-)?       # as in '$-5'
+        (?:[$€£¥]\s?(?P<late_sign>-)?)?     # a currency sign, as in '$5' and '$-5'
         (?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)
         (?P<exponent>[eE][-+]?\d+)?
     """,

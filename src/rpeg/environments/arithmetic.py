@@ -117,6 +117,7 @@ class ArithmeticTask:
     """
 
     name = "arithmetic"
+    notes = ()
 
     def __init__(self, options: Mapping[str, object], seed: int, working_share: float = 0.5) -> None:
         """Prepare the streams.

@@ -22,6 +22,11 @@ class Task(Protocol):
         """Number of training problems, or None when problems never run out."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how the problems came together; mostly nothing."""
+        ...
+
     def train(self, index: int) -> Problem:
         """Return training problem ``index`` (0 <= index, below ``size`` if there is one)."""
         ...

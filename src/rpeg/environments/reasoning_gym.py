@@ -109,6 +109,8 @@ class ReasoningGymTask:
     replaces the run's.
     """
 
+    notes = ()
+
     def __init__(self, dataset: str, options: Mapping[str, object], seed: int) -> None:
         """Prepare the streams.
 

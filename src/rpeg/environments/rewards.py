@@ -33,10 +33,10 @@ from rpeg.errors import Fault, RewardError
 
 __all__ = ["BUILT_IN", "Failure", "Reward", "RewardSum", "Scores", "check_reward", "load_reward"]
 
-RowScore = Callable[[Problem, str], object]
-ListScore = Callable[[Sequence[Problem], list[str]], Iterable[object]]
+_RowScore = Callable[[Problem, str], object]
+_ListScore = Callable[[Sequence[Problem], list[str]], Iterable[object]]
 
-BUILT_IN: Mapping[str, RowScore] = {
+BUILT_IN: Mapping[str, _RowScore] = {
     "exact": answers.exact_score,
     "math_verify": answers.math_score,
     "number": answers.number_score,
@@ -51,7 +51,7 @@ class Reward:
 
     name: str
     """What metrics call it."""
-    function: ListScore
+    function: _ListScore
     """Raw values for a list of samples."""
     row_by_row: bool
     """Whether samples are scored independently, so that a failure concerns one row and not the whole call."""
@@ -126,14 +126,14 @@ def _require_library(reference: str) -> None:
         raise RewardError("reward", [Fault(reference, "math-verify is not installed", "pip install 'rpeg[train]'")])
 
 
-def _by_row(name: str, score: RowScore) -> Reward:
+def _by_row(name: str, score: _RowScore) -> Reward:
     """Return a reward that scores each sample by itself."""
     return Reward(
         name, lambda problems, completions: [score(p, c) for p, c in zip(problems, completions, strict=True)], True
     )
 
 
-def _call_like_trl(name: str, function: Callable[..., Any]) -> ListScore:
+def _call_like_trl(name: str, function: Callable[..., Any]) -> _ListScore:
     """Return ``function`` behind TRL's signature, given the parameters it accepts."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -251,7 +251,7 @@ def _scored(
 def _reason(error: Exception) -> str:
     """Return what was raised and where, on one line."""
     if isinstance(error, RewardError):
-        return str(error.faults[0])
+        return "; ".join((error.faults[0].what, error.faults[0].remedy))
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
@@ -263,8 +263,10 @@ def check_reward(rewards: RewardSum, problems: Sequence[Problem]) -> None:
         RewardError: with a fault per function that raises, returns a wrong count or no numbers.
     """
     scores = rewards.score(problems, [problem.answer for problem in problems])
-    first = {failure.function: failure for failure in reversed(scores.failures)}
+    first: dict[str, Failure] = {}
+    for failure in scores.failures:
+        first.setdefault(failure.function, failure)
     remedy = f"tried on {len(problems)} rows, each with its own answer as the completion"
-    faults = [Fault(f"reward {name}", f"{f.reason} at {f.row_ids[0]}", remedy) for name, f in first.items()]
+    faults = [Fault(f"reward {name}", f"at {f.row_ids[0]}: {f.reason}", remedy) for name, f in first.items()]
     if faults:
         raise RewardError("reward functions, tried before the run", faults)

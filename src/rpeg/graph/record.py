@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, cast
 
 from rpeg.errors import Fault, GraphError
@@ -87,8 +88,13 @@ def _decode_record(kind: Any, value: object, where: str, names: Mapping[str, typ
     required = {n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
     if missing := sorted(required - set(given)):
         raise _refuse(where, f"lacks {', '.join(missing)}", f"every {kind.__name__} has them")
-    hints = typing.get_type_hints(kind, localns=dict(names))
+    hints = _annotations(kind, tuple(names.items()))
     return kind(**{name: decode(hints[name], item, f"{where}.{name}", names) for name, item in given.items()})
+
+
+@lru_cache(maxsize=256)
+def _annotations(kind: type, names: tuple[tuple[str, type], ...]) -> dict[str, Any]:
+    return typing.get_type_hints(kind, localns=dict(names))
 
 
 def _decode_size(kind: type[Dim] | type[Fraction], value: object, where: str) -> Dim | Fraction:

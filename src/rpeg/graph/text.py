@@ -47,5 +47,5 @@ def _access(access: Access) -> str:
 
 def _marked(line: str, stage: Stage, graph: Graph, marks: Mapping[str, str]) -> str:
     touched = [stage.name, *(a.data for a in graph.writes(stage.name))]
-    found = sorted({marks[name] for name in touched if name in marks})
+    found = dict.fromkeys(marks[name] for name in touched if name in marks)
     return f"{line}   <-- {', '.join(found)}" if found else line

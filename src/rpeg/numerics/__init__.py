@@ -1,0 +1,1 @@
+"""What runs on torch: models and tokenizers, sampling, log-probabilities, losses and optimisation."""

@@ -161,7 +161,9 @@ class LossSums:
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the tokens seen; without any token there are none, rather than 0 / 0.
 
-        ``loss/policy``, ``loss/kl``: averaged as the loss is; their sum, kl times its coefficient, is the loss.
+        Tokens seen are those given to the loss: rows left out because they have no gradient are in no mean.
+
+        ``loss/policy``, ``loss/kl``: averaged as the loss is, the latter without its coefficient.
         ``policy/ratio_*``: current against proximal. ``policy/kl_old``: KL(proximal | current), estimated by k3.
         ``policy/clip_fraction``: share of tokens that clipping leaves without gradient; entropy in nats per token.
         ``correction/ratio_*``: proximal against behaviour, uncapped; ``correction/capped``: share of tokens above it.
@@ -288,8 +290,8 @@ def _loss_sums(
         correction_BT,
         capped_BT,
         weight_BT,
+        weight_BT.square(),
     ]
-    per_token.append(weight_BT.square())
     units = num_tokens if settings.normalise == "token" else mask_BT.any(1).sum()
     token_sums = [torch.where(mask_BT, values_BT, 0).sum(dtype=torch.float64) for values_BT in per_token]
     maxima = [torch.where(mask_BT, values_BT, 0.0).amax() for values_BT in (ratio_BT, correction_BT)]

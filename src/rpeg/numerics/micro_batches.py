@@ -1,6 +1,4 @@
-"""Micro-batches: which rows go through the model together, and their padded tensors.
-
-Shapes: B rows of a micro-batch, T tokens of its longest row.
+"""Micro-batches: which rows go through the model together.
 
 Two passes over the same rows (old and current scores) that split them with the same arguments get the same batches,
 which is what makes their scores equal to the last bit.
@@ -9,13 +7,10 @@ which is what makes their scores equal to the last bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
-import torch
-from torch import Tensor
 
-__all__ = ["FIXED_COST_TOKENS", "pad_rows", "row_mask", "split"]
+__all__ = ["FIXED_COST_TOKENS", "split"]
 
 FIXED_COST_TOKENS = 128
 """What one more micro-batch costs beside its tokens, in tokens. Measured for two layers of 128 on one CPU thread: 85
@@ -63,29 +58,3 @@ def _cheapest_ends(lengths: Sequence[int], budget_tokens: int, fixed_cost_tokens
         ends[first] = first + 1 + best
         cost[first] = costs[best] + fixed_cost_tokens
     return ends
-
-
-def pad_rows(
-    rows: Sequence[Sequence[float]], starts: Sequence[int], width: int, fill: float, dtype: torch.dtype
-) -> Tensor:
-    """Return [B, T] with each row from its start on and ``fill`` in all other slots.
-
-    Whole samples start at 0; what belongs to the response alone, such as recorded log-probabilities, starts at the
-    length of the prompt, so that slot t is about token t.
-    """
-    padded_BT = torch.full((len(rows), width), fill, dtype=dtype)
-    values = torch.tensor(list(chain.from_iterable(rows)), dtype=dtype)
-    padded_BT[row_mask(starts, [len(row) for row in rows], width)] = values
-    return padded_BT
-
-
-def row_mask(starts: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
-    """Return [B, T], True in ``lengths[b]`` slots of row b from ``starts[b]`` on.
-
-    With the lengths of prompt and response this is the response mask. It comes from lengths and not from token ids, so
-    the end token a sample finished with is trained even where padding has the same id.
-    """
-    starts_B1, lengths_B1 = torch.tensor(starts)[:, None], torch.tensor(lengths)[:, None]
-    assert bool((starts_B1 + lengths_B1 <= width).all()), f"rows end after slot {width}"
-    slots_T = torch.arange(width)
-    return (slots_T >= starts_B1) & (slots_T < starts_B1 + lengths_B1)

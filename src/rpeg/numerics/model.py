@@ -1,4 +1,4 @@
-"""Causal language models: made from scratch in any Hugging Face architecture, loaded from and saved to ordinary folders."""
+"""Causal language models: made from scratch in any Hugging Face architecture, loaded and saved as ordinary folders."""
 
 from __future__ import annotations
 
@@ -67,16 +67,17 @@ class ScratchSpec:
 def scratch_model(spec: ScratchSpec, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
     """Return a float32 model on the CPU in eval mode, without dropout, every matrix drawn from N(0, ``init_std``²).
 
-    The same seed gives the same weights; torch's global generator is left as it was. Raises `ModelError` with everything
-    that does not fit: the architecture's name, heads that do not divide, a vocabulary smaller than the tokenizer's.
+    The same seed gives the same weights; torch's global generator is left as it was. Raises `ModelError` with
+    everything that does not fit: the architecture's name, heads that do not divide, a vocabulary smaller than the
+    tokenizer's.
     """
     faults = [*_architecture_faults(spec.architecture), *_shape_faults(spec, len(tokenizer))]
     if faults:
         raise ModelError("model from scratch", faults)
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = _scratch_config(spec, tokenizer)
         try:
+            config = _scratch_config(spec, tokenizer)
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
         except Exception as error:  # whatever an architecture objects to in its configuration
             what = f"transformers cannot build it: {type(error).__name__}: {error}"
@@ -94,10 +95,12 @@ def load_model(path: str | Path, dtype: torch.dtype, device: torch.device) -> Pr
     folder = Path(path)
     if faults := model_folder_faults(folder):
         raise ModelError("model folder", faults)
-    options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
+    options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     try:
         with _quiet():
-            model, report = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, output_loading_info=True, **options
+            )
     except Exception as error:  # whatever transformers objects to in a foreign folder
         what = f"transformers cannot load it: {type(error).__name__}: {error}"
         raise ModelError("model folder", [Fault(str(folder), what)]) from error
@@ -109,14 +112,14 @@ def load_model(path: str | Path, dtype: torch.dtype, device: torch.device) -> Pr
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:
-    """Write an ordinary Hugging Face folder (safetensors, configuration, tokenizer), which `load_model` and others open."""
+    """Write an ordinary Hugging Face folder: safetensors, configuration, tokenizer."""
     with _quiet():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
 
 def model_folder_faults(path: str | Path) -> list[Fault]:
-    """Return everything that keeps a folder from being loaded: configuration, architecture, weights, tokenizer files."""
+    """Return everything that keeps a folder from being loaded: in its configuration, weights and tokenizer files."""
     folder = Path(path)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -166,8 +169,8 @@ def _weights_faults(folder: Path) -> Iterator[Fault]:
             with safe_open(folder / name, framework="pt"):
                 pass
         except (OSError, SafetensorError) as error:
-            what = f"cannot be read ({error})" if (folder / name).exists() else f"is missing ({len(names)} weight files in all)"
-            yield Fault(str(folder / name), what, "copy the folder again")
+            what = f"cannot be read ({error})" if (folder / name).exists() else "is missing"
+            yield Fault(str(folder / name), what, f"copy the folder again; it has {len(names)} weight files")
 
 
 def _architecture_faults(architecture: str) -> list[Fault]:
@@ -186,7 +189,8 @@ def _shape_faults(spec: ScratchSpec, num_tokens: int) -> Iterator[Fault]:
         what = f"hidden {spec.hidden} does not divide by heads {spec.heads}"
         yield Fault("model.scratch.heads", what, "choose a divisor or set head_size")
     if spec.heads % kv_heads:
-        yield Fault("model.scratch.kv_heads", f"heads {spec.heads} does not divide by kv_heads {kv_heads}", "choose a divisor")
+        what = f"heads {spec.heads} does not divide by kv_heads {kv_heads}"
+        yield Fault("model.scratch.kv_heads", what, "choose a divisor")
     if spec.vocabulary < num_tokens:
         what = f"vocabulary {spec.vocabulary} is smaller than the tokenizer's {num_tokens} tokens"
         yield Fault("model.scratch.vocabulary", what, f"set it to {num_tokens} or more")
@@ -203,11 +207,12 @@ def _shape_faults(spec: ScratchSpec, num_tokens: int) -> Iterator[Fault]:
 def _names_in(architecture: str, field: str) -> list[str]:
     """Return what ``architecture`` calls a field of `ScratchSpec`; empty when it has no such setting."""
     defaults = CONFIG_MAPPING[architecture]()
-    return [name for name in _CONFIG_NAMES[field] if hasattr(defaults, name)]
+    known = defaults.to_dict().keys() | defaults.attribute_map.keys()
+    return [name for name in _CONFIG_NAMES[field] if name in known]
 
 
 def _scratch_config(spec: ScratchSpec, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """Return the architecture's configuration with the sizes of ``spec``, the tokenizer's special ids and no dropout."""
+    """Return the architecture's configuration with these sizes, the tokenizer's special ids and no dropout."""
     sizes = {field: getattr(spec, field) for field in _CONFIG_NAMES}
     sizes |= {"kv_heads": spec.kv_heads or spec.heads, "head_size": spec.head_size or spec.hidden // spec.heads}
     values = {name: sizes[field] for field in sizes for name in _names_in(spec.architecture, field)}

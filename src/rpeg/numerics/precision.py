@@ -6,7 +6,7 @@ import torch
 
 from rpeg.errors import Fault, RecipeError
 
-__all__ = ["device", "dtype"]
+__all__ = ["device", "device_names", "dtype"]
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -26,6 +26,14 @@ def device(name: str) -> torch.device:
         what = f"'{name}' was asked for, but torch {torch.__version__} finds {num_found} CUDA devices"
         raise _refusal("run.device", what, "use auto or cpu")
     return torch.device(name)
+
+
+def device_names() -> list[str]:
+    """Return what this machine computes on, best first, in words for people."""
+    found = (
+        [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    return [*found, f"cpu ({torch.get_num_threads()} threads)"]
 
 
 def dtype(name: str) -> torch.dtype:

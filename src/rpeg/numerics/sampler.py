@@ -296,18 +296,21 @@ class _Batch:
 
 
 def _check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, decoder: Decoder) -> None:
-    """Raise a `ModelError` naming every prompt that is empty, has an unknown id or leaves too little room."""
+    """Raise a `ModelError` for prompts that are empty, have unknown ids or leave too little room: one of each kind."""
     faults = []
-    for number, prompt in enumerate(prompts):
-        where, reach = f"prompt {number}", len(prompt) + params.max_new_tokens
-        if not prompt:
-            faults.append(Fault(where, "has no tokens", "give it at least one, such as a start token"))
-        elif not 0 <= min(prompt) <= max(prompt) < decoder.vocabulary:
-            what = f"has token id {max(prompt)}, but the model's vocabulary is {decoder.vocabulary}"
-            faults.append(Fault(where, what, "use the tokenizer that the model was made with"))
-        if decoder.max_positions is not None and reach > decoder.max_positions:
-            sum_ = f"{len(prompt)} tokens and max_new_tokens {params.max_new_tokens} are {reach}"
-            what = f"{sum_} positions, but the model has {decoder.max_positions}"
-            faults.append(Fault(where, what, "lower sampling.max_new_tokens or data.max_prompt_tokens"))
+    if empty := [number for number, prompt in enumerate(prompts) if not prompt]:
+        what = f"has no tokens ({len(empty)} such prompts)"
+        faults.append(Fault(f"prompt {empty[0]}", what, "give it at least one, such as a start token"))
+    known = range(decoder.vocabulary)
+    if foreign := [(number, token) for number, prompt in enumerate(prompts) for token in prompt if token not in known]:
+        what = f"has token id {foreign[0][1]}, but the model's vocabulary is {decoder.vocabulary}"
+        faults.append(Fault(f"prompt {foreign[0][0]}", what, "use the tokenizer that the model was made with"))
+    room = math.inf if decoder.max_positions is None else decoder.max_positions - params.max_new_tokens
+    if long := [number for number, prompt in enumerate(prompts) if len(prompt) > room]:
+        longest = max(long, key=lambda number: len(prompts[number]))
+        length, reach = len(prompts[longest]), len(prompts[longest]) + params.max_new_tokens
+        what = f"has {length} tokens, with max_new_tokens {params.max_new_tokens} that is {reach} positions"
+        what += f", but the model has {decoder.max_positions} ({len(long)} prompts are too long)"
+        faults.append(Fault(f"prompt {longest}", what, "lower sampling.max_new_tokens or data.max_prompt_tokens"))
     if faults:
         raise ModelError("prompts for the sampler", faults)

@@ -18,13 +18,14 @@ _SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eo
 def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
     """Return a tokenizer with one id per character: 0 pad, 1 bos, 2 eos, 3 unknown, then ``characters`` in their order.
 
-    Nothing is added when encoding, and decoding joins the characters as they are, so text survives the round trip and
-    ``save_pretrained`` / ``AutoTokenizer.from_pretrained``. A character outside the alphabet becomes the unknown token,
-    which `check_texts` refuses before a run. A repeated character counts once. Raises `ModelError` for an empty alphabet.
+    Nothing is added when encoding, and decoding joins the characters as they are, so text survives the round trip,
+    also after ``save_pretrained`` and ``AutoTokenizer.from_pretrained``. A character outside the alphabet becomes the
+    unknown token, which `check_texts` refuses before a run. A repeated character counts once. Raises `ModelError` for
+    an empty alphabet.
     """
     if not characters:
-        what = "is empty, so there is nothing to write text with"
-        raise ModelError("character tokenizer", [Fault("model.scratch.characters", what, "list every character of the task")])
+        fault = Fault("model.scratch.characters", "is empty", "list every character that prompts and answers have")
+        raise ModelError("character tokenizer", [fault])
     tokens = [*_SPECIAL_TOKENS.values(), *dict.fromkeys(characters)]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL_TOKENS["unk_token"]))
@@ -37,29 +38,32 @@ def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a Hugging Face folder, padding on the left; without a pad token, with its end token as one.
+    """Return the tokenizer of a Hugging Face folder, padding on the left; a missing pad token is the end token.
 
     Nothing is fetched and no code of the folder is run. Raises `ModelError` when there is no usable tokenizer.
     """
     folder = Path(path)
+    if not folder.is_dir():
+        raise ModelError("tokenizer", [Fault(str(folder), "is not a folder", "give one that holds tokenizer.json")])
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # whatever transformers meets in a foreign file
-        what = f"holds no tokenizer that transformers can read ({_first_line(error)})"
-        raise ModelError("tokenizer", [Fault(str(folder), what, "put tokenizer.json and tokenizer_config.json there")]) from error
+        what = f"has no tokenizer that transformers can read ({_first_line(error)})"
+        fault = Fault(str(folder), what, "put tokenizer.json and tokenizer_config.json there")
+        raise ModelError("tokenizer", [fault]) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.eos_token_id is None:
-        what = "the tokenizer has no end token, so no answer could end"
-        raise ModelError("tokenizer", [Fault(str(folder), what, "set eos_token in tokenizer_config.json")])
+        fault = Fault(str(folder), "has no end token, so no answer could end", "set eos_token in tokenizer_config.json")
+        raise ModelError("tokenizer", [fault])
     tokenizer.padding_side = "left"
     return tokenizer
 
 
 def check_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], where: str) -> None:
-    """Raise a `ModelError` that names what in ``texts`` the tokenizer has no token for, how often, and in which text first.
+    """Raise a `ModelError` with everything in ``texts`` that the tokenizer has no token for, how often and where first.
 
-    ``where`` says where the texts are from. Tokenizers without an unknown token (byte-level ones) can write anything.
+    ``where`` says what the texts are. Tokenizers without an unknown token (byte-level ones) can write anything.
     """
     unknown = tokenizer.unk_token_id
     if unknown is None or not texts:
@@ -80,4 +84,4 @@ def _unknown(where: str, text: str, numbers: list[int]) -> Fault:
 
 def _first_line(error: Exception) -> str:
     """Return the type and the first line of an error whose full text is many lines of advice."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -22,7 +22,7 @@ class MeasuredCosts:
         self._seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_WINDOW))
 
     def add(self, stage: str, seconds: float) -> None:
-        """Take one firing of ``stage`` into account; ``seconds`` is its share of a step if it does not act in every one."""
+        """Take one firing into account; of a stage that rests in some steps, ``seconds`` is its share of a step."""
         self._seconds[stage].append(seconds)
 
     def seconds(self, stage: str, binding: Binding) -> Duration:

@@ -35,7 +35,9 @@ METRICS: Mapping[str, Metric] = {
     "reward/unscorable": Metric("count", "Samples of the step that no reward function could score."),
     "group/zero_spread": Metric("share", "Groups whose samples all had the same reward: nothing to learn."),
     "rows/trained": Metric("count", "Samples of the step that the loss learned from."),
-    "rows/without_advantage": Metric("count", "Samples of the step that were neither better nor worse than their group."),
+    "rows/without_advantage": Metric(
+        "count", "Samples of the step that were neither better nor worse than their group."
+    ),
     "rows/unscorable": Metric("count", "Samples of the step left out of the loss because they have no reward."),
     "length/mean": Metric("tokens", "Mean response length."),
     "length/max": Metric("tokens", "Longest response."),
@@ -56,6 +58,7 @@ METRICS: Mapping[str, Metric] = {
     "staleness/mean": Metric("versions", "Mean age of the weights that wrote the samples."),
     "staleness/max": Metric("versions", "Largest age of the weights that wrote a sample."),
     "eval/accuracy": Metric("share", "Held-out problems answered correctly (greedy decoding)."),
+    "eval/reward": Metric("", "Mean reward on held-out problems."),
     "eval/length": Metric("tokens", "Mean response length on held-out problems."),
     "time/step_s": Metric("s", "Wall time of the step."),
     "time/predicted_step_s": Metric("s", "Step time that the model of the machine predicted."),

@@ -66,7 +66,7 @@ def _data_arcs(graph: Graph, durations: _Durations) -> Iterator[Arc]:
         for writer, reader in graph.dependences(data.name):
             if data.kind is DataKind.STREAM:
                 yield from _stream_arcs(graph, data, writer, reader, durations)
-            elif data.kind is DataKind.STATE:
+            else:  # what comes from outside has no writer
                 yield from _state_arcs(graph, data, writer, reader, durations)
 
 

@@ -8,7 +8,7 @@ durations, the runtime's calls workers and waits for them.
 
 The loop stops at *cuts*. The cut n is the moment when every event has fired ``n + shift`` times: steps before n are
 complete, events that run ahead have done so by their shift, and nothing is under way. There a run can be saved, and
-resumed from nothing but the number n and the data on the arcs.
+resumed from nothing but the number n and the data on the arcs. At the cut 0 nothing has fired at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rpeg.errors import Stalled
-from rpeg.plan.events import EventGraph
+from rpeg.plan.events import Event, EventGraph
 
 __all__ = ["Clock", "Firing", "Player"]
 
@@ -42,7 +42,10 @@ class Clock(Protocol):
         ...
 
     def wait(self) -> Iterable[tuple[Firing, Sequence[int]]]:
-        """Block until tokens arrive; return the firings they come from and the arcs they lie on."""
+        """Block until tokens arrive; return the firings they come from and the arcs they lie on.
+
+        Firings of one event end in their order: tokens are counted, they do not say which firing left them.
+        """
         ...
 
 
@@ -50,10 +53,9 @@ class Player:
     """Plays an event graph on a clock, from cut to cut."""
 
     def __init__(self, graph: EventGraph, clock: Clock, cut: int = 0) -> None:
-        """Stand at ``cut``, with the tokens on the arcs that lie there then; 0 is before anything has fired."""
+        """Stand at ``cut``, with the tokens on the arcs that lie there then."""
         self._graph, self._clock = graph, clock
-        ahead = cut > 0  # events that run ahead have not done so before the first step
-        self.fired = {event.id: cut + event.shift * ahead for event in graph.events}
+        self.fired = {event.id: _due(event, cut) for event in graph.events}
         self._arrived = [self.fired[arc.src] + arc.tokens for arc in graph.arcs]
         self._under_way = 0
         self._until = cut
@@ -83,20 +85,21 @@ class Player:
     def stop_at_nearest_cut(self) -> int:
         """Let `play` end at the nearest cut that is still ahead of every event, and return that cut.
 
-        It is the smallest n such that no event has fired more than n + shift times; a nearer end stays as it is. What
-        has begun is finished, and what is missing to the cut is done. To be called from within `Clock.wait`, by the
-        handler of a signal for example: then no firing is half begun.
+        It is the smallest n such that no event has fired more often than it has at the cut n; a nearer end stays as it
+        is. What has begun is finished, and what is missing to the cut is done. Made for the handler of a signal: it may
+        interrupt `play` anywhere. If it comes just when an event is about to fire, the end may be one cut later.
         """
-        nearest = max((self.fired[event.id] - event.shift for event in self._graph.events), default=0)
-        self._until = min(self._until, max(nearest, 0))
+        self._until = min(self._until, max((_cut_after(e, self.fired[e.id]) for e in self._graph.events), default=0))
         return self._until
 
     def _start_ready(self, candidates: Iterable[str]) -> None:
         for name in dict.fromkeys(candidates):
             event, arcs = self._graph.event_of[name], self._graph.arcs_out_of[name]
-            while self.fired[name] < self._until + event.shift and not self._lacking(name):
+            while self.fired[name] < _due(event, self._until) and not self._lacking(name):
                 firing = Firing(name, self.fired[name])
                 self.fired[name] += 1
+                # A stop asked for after the check above did not know of this firing.
+                self._until = max(self._until, _cut_after(event, self.fired[name]))
                 self._under_way += len(arcs)
                 self._clock.start(firing, arcs)
 
@@ -105,7 +108,7 @@ class Player:
         return [i for i in self._graph.arcs_into[event] if self._arrived[i] <= self.fired[event]]
 
     def _short(self) -> list[str]:
-        return [event.id for event in self._graph.events if self.fired[event.id] < self._until + event.shift]
+        return [event.id for event in self._graph.events if self.fired[event.id] < _due(event, self._until)]
 
     def _explain(self, short: list[str]) -> str:
         lines = ["nothing can fire; each waits for:"]
@@ -114,3 +117,13 @@ class Player:
             texts = ", ".join(f"{arc.src} ({arc.reason})" for arc in waits)
             lines.append(f"  {name} of step {self.fired[name] + 1}: {texts}")
         return "\n".join(lines)
+
+
+def _due(event: Event, cut: int) -> int:
+    """Return how often the event has fired at a cut; before the first step nothing has run ahead."""
+    return cut + event.shift if cut else 0
+
+
+def _cut_after(event: Event, fired: int) -> int:
+    """Return the first cut at which the event has fired at least that often."""
+    return max(1, fired - event.shift) if fired else 0

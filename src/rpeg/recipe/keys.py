@@ -123,11 +123,16 @@ def all_keys(section: type[Section] = Recipe, prefix: str = "") -> Iterator[str]
 def suggestion(key: str) -> str:
     """Return which key was probably meant by an unknown one, else the keys that may stand in its section."""
     parent, _, last = key.rpartition(".")
+    place, bare = find(parent), key.lstrip("+~-")
+    if parent and place is not None and place.section is None:
+        return f"did you mean {parent}?"
+    if bare != key and find(bare) is not None:  # the signs that Hydra and others put before a key
+        return f"did you mean {bare}?"
     siblings = _children(parent)
     spelt_alike = get_close_matches(last, siblings, n=1, cutoff=0.6)
     if spelt_alike:
         return f"did you mean {_join(parent, spelt_alike[0])}?"
-    keys = list(all_keys())
+    keys = [known for known in all_keys() if known != parent]
     elsewhere = [known for known in keys if known.rpartition(".")[2] == last]
     if last in _ELSEWHERE:
         elsewhere = [_ELSEWHERE[last]]

@@ -13,8 +13,8 @@ from rpeg.recipe.schema import Recipe
 
 __all__ = ["SPECIAL_TOKENS", "VALUE_RULES"]
 
-SPECIAL_TOKENS = 3
-"""Padding, end of text and beginning of text: rows of the embedding table besides the alphabet's."""
+SPECIAL_TOKENS = 4
+"""Padding, beginning and end of text, unknown: rows of the embedding table besides the alphabet's."""
 
 VALUE_RULES = RuleSet()
 """The rules of this module, in the order of the recipe."""

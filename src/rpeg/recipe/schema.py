@@ -41,9 +41,9 @@ __all__ = [
     "WarmupSection",
 ]
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
-Betas = Annotated[tuple[Decay, Decay], Field(strict=False)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+_Betas = Annotated[tuple[_Decay, _Decay], Field(strict=False)]
 
 
 class Section(BaseModel):
@@ -72,7 +72,7 @@ class ScratchSection(Section):
     intermediate: PositiveInt = Field(examples=[320])
     """Width inside the feed-forward block."""
     vocabulary: PositiveInt = 64
-    """Rows of the embedding table; at least the characters and the three special tokens."""
+    """Rows of the embedding table; at least the characters and the four special tokens."""
     max_positions: PositiveInt = 256
     """Longest sequence, prompt and response together, in tokens."""
     tie_embeddings: bool = True
@@ -146,11 +146,13 @@ class WarmupSection(Section):
     """Demonstrations per update."""
     lr: PositiveFloat = 3e-3
     """Peak learning rate; falls to zero along a cosine."""
-    betas: Betas = (0.9, 0.95)
+    warmup_updates: NonNegativeInt = 10
+    """Updates over which the learning rate rises from zero."""
+    betas: _Betas = (0.9, 0.95)
     """Decay rates of AdamW's two averages."""
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's weight decay."""
-    working_share: Share = 0.5
+    working_share: _Share = 0.5
     """Share of demonstrations that write their working, 0 to 1."""
 
 
@@ -217,7 +219,7 @@ class OptimizerSection(Section):
 
     lr: PositiveFloat = Field(examples=[2e-4])
     """Peak learning rate."""
-    betas: Betas = (0.9, 0.95)
+    betas: _Betas = (0.9, 0.95)
     """Decay rates of AdamW's two averages."""
     eps: PositiveFloat = 1e-8
     """AdamW's epsilon."""

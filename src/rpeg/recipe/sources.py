@@ -7,8 +7,9 @@ from pathlib import Path
 from rpeg.environments import catalog
 from rpeg.environments.base import Task
 from rpeg.environments.dataset import load_file_task
-from rpeg.environments.rewards import BUILT_IN, RewardSum, load_reward
-from rpeg.recipe.schema import Recipe
+from rpeg.environments.rewards import BUILT_IN, Reward, RewardSum, load_reward
+from rpeg.errors import Fault, RewardError
+from rpeg.recipe.schema import DataSection, Recipe
 
 __all__ = ["load_rewards", "load_task"]
 
@@ -28,17 +29,32 @@ def load_task(recipe: Recipe) -> Task:
         Path(data.path),
         prompt_column=data.prompt_column,
         answer_column=data.answer_column,
-        answer_required=any(item.function in BUILT_IN for item in recipe.reward.functions),
+        answer_required=_reads_answers(recipe),
         evaluation_path=Path(data.evaluation_path) if data.evaluation_path else None,
         evaluation_fraction=data.evaluation_fraction,
         seed=recipe.run.seed,
     )
 
 
+def _reads_answers(recipe: Recipe) -> bool:
+    """Whether a reward compares with the answer column, or the user has named one that must then exist."""
+    default = DataSection.model_fields["answer_column"].default
+    return recipe.data.answer_column != default or any(item.function in BUILT_IN for item in recipe.reward.functions)
+
+
 def load_rewards(recipe: Recipe, task: Task) -> RewardSum:
     """Return the weighted sum of the recipe's reward functions.
 
     Raises:
-        RewardError: when a function cannot be found or imported.
+        RewardError: with every function that cannot be found or imported.
     """
-    return RewardSum([(load_reward(item.function, task, Path.cwd()), item.weight) for item in recipe.reward.functions])
+    found: list[tuple[Reward, float]] = []
+    faults: list[Fault] = []
+    for item in recipe.reward.functions:
+        try:
+            found.append((load_reward(item.function, task, Path.cwd()), item.weight))
+        except RewardError as error:
+            faults.extend(error.faults)
+    if faults:
+        raise RewardError("reward functions", faults)
+    return RewardSum(found)

@@ -78,16 +78,14 @@ def read_yaml(text: str, name: str) -> Document:
         text: the YAML.
         name: what faults call it: the file's name.
     """
-    loader = _Loader(text)
+    lines: dict[str, int] = {}
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
-        lines: dict[str, int] = {}
-        faults = tuple(_walk(node, "", name, lines))
+        faults = tuple(_walk(node, "", lines))
         tree = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, RecursionError) as error:  # the latter: an alias inside what it stands for
         return Document(None, {}, (_syntax_fault(error, name),))
-    finally:
-        loader.dispose()
     return Document(tree, lines, faults)
 
 
@@ -108,12 +106,12 @@ def dump_yaml(tree: object) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-def _walk(node: yaml.Node | None, prefix: str, name: str, lines: dict[str, int]) -> Iterator[Fault]:
+def _walk(node: yaml.Node | None, prefix: str, lines: dict[str, int]) -> Iterator[Fault]:
     """Note the line of every key below ``node`` and yield a fault for each key that a mapping has twice."""
     if isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
             lines[f"{prefix}{position}"] = item.start_mark.line + 1
-            yield from _walk(item, f"{prefix}{position}.", name, lines)
+            yield from _walk(item, f"{prefix}{position}.", lines)
     elif isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key_node, value_node in node.value:
@@ -122,7 +120,7 @@ def _walk(node: yaml.Node | None, prefix: str, name: str, lines: dict[str, int])
                 what = f"the key stands twice, in lines {seen[key]} and {line}"
                 yield Fault(prefix + key, what, "keep one of them")
             seen[key] = lines[prefix + key] = line
-            yield from _walk(value_node, f"{prefix}{key}.", name, lines)
+            yield from _walk(value_node, f"{prefix}{key}.", lines)
 
 
 def _syntax_fault(error: Exception, name: str) -> Fault:

@@ -6,8 +6,8 @@
         rows.safetensors       rollouts made ahead, texts of their columns in state.json
         state.json             step, counters, digests, and the size of every file: written last
 
-A checkpoint is written beside its final place and moved there by one rename after all of it is on disk. There is no state of
-random number generators: every draw is a function of the seed, the step and the position (`rpeg.numerics.draws`).
+A checkpoint is written beside its final place and moved there by one rename after all of it is on disk. There is no
+state of random number generators: every draw is a function of seed, step and position (`rpeg.numerics.draws`).
 """
 
 from __future__ import annotations

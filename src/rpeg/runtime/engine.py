@@ -62,6 +62,10 @@ class WallClock:
                 self._left[step] -= 1
         self._started_s = time.monotonic()
 
+    def resume_at(self, seconds: float) -> None:
+        """Let the time of the run go on from ``seconds``, where an earlier process left off."""
+        self._started_s = time.monotonic() - seconds
+
     def start(self, firing: Firing, arcs: Sequence[int]) -> None:
         """Call the worker; a stage that rests in this step is done at once."""
         event = self._events.event_of[firing.event]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from statistics import fmean
+from typing import cast
 
 import torch
 
@@ -36,10 +37,9 @@ class Generator:
         self._recipe = recipe
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
-        assert self._tokenizer.pad_token_id is not None, "load_tokenizer gives every tokenizer a pad token"
-        self._sampler = Sampler(policy, recipe.sampling.slots or 1, self._tokenizer.pad_token_id)
+        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id))
         self._sampler.version = version
-        self._ends = end_ids(policy.generation_config.eos_token_id, self._tokenizer.eos_token_id)
+        self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
         self._weights: dict[int, Weights] = {
             version: {name: p.detach().clone() for name, p in policy.named_parameters()}
         }

@@ -79,7 +79,7 @@ class Ledger:
         self.counters = {name: total + added[name] for name, total in self.counters.items()}
 
     def _predict_next(self, number: int, spans: list[Span]) -> None:
-        """Price the plan with what was measured; often while little is known, later every 16 steps (it takes milliseconds)."""
+        """Price the plan with what was measured: often while little is known, later every 16 steps (it takes 5 ms)."""
         for span in spans:
             share = float(min(1, self._graph.firings(span.stage)))  # of a stage that acts in every n-th step, per step
             self.costs.add(span.stage, span.duration_s * share)

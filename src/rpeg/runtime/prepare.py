@@ -82,7 +82,8 @@ def make_start(
     assert scratch is not None, "a model with a path needs no start"
     spec = ScratchSpec(**{name: getattr(scratch, name) for name in ScratchSpec.__dataclass_fields__})
     tokenizer = tokenizer_of(recipe)
-    model = scratch_model(spec, tokenizer, recipe.run.seed).to(device(recipe.run.device))
+    model = scratch_model(spec, tokenizer, recipe.run.seed)
+    model.to(device=device(recipe.run.device))
 
     def report(update: int, loss: float, rate: float, seconds: float) -> None:
         metrics.write_warmup(update, loss, rate, seconds)

@@ -1,9 +1,13 @@
-"""Prompts of a step: which problems, as which token ids, with which seeds. A pure function of the step, so it is its own cursor."""
+"""Prompts of a step: which problems, as which token ids, with which seeds.
+
+A pure function of the step: there is no cursor to save, and a resumed run sees the same rows in the same order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import cast
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -35,7 +39,8 @@ def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerFast, recipe: 
         turns = [message.as_dict() for message in problem.prompt]
     if data.system_prompt:
         turns.insert(0, {"role": "system", "content": data.system_prompt})
-    return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
+    ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
+    return cast(list[int], ids)
 
 
 class PromptSource:
@@ -87,18 +92,18 @@ class PromptSource:
         )
 
     def _fit(self, index: int) -> tuple[int, list[int]]:
-        """Return the problem and its ids; in an endless task one that is too long is replaced by another, always the same."""
-        for attempt in range(_MAX_TRIES):
-            tried = index + attempt * _STRIDE
+        """Return a problem and its ids; an endless task replaces one that is too long by another, always the same."""
+        tries = range(index, index + _MAX_TRIES * _STRIDE, _STRIDE)
+        for tried in tries:
             ids = encode_prompt(self.task.train(tried), self._tokenizer, self._recipe)
             if len(ids) <= self._limit:
                 return tried, ids
             if self._recipe.data.long_prompts == "truncate_left":
                 return tried, ids[-self._limit :]
             if self._recipe.data.long_prompts == "error":
-                break
-        text = f"{self._too_long(len(ids))}" + (f" ({attempt + 1} problems tried)" if attempt else "")
-        raise DataError("prompts", [Fault(self.task.train(tried).row_id, text, _REMEDY)])
+                raise DataError("prompts", [Fault(self.task.train(tried).row_id, self._too_long(len(ids)), _REMEDY)])
+        text = f"none of {_MAX_TRIES} problems has a prompt of at most {self._limit} tokens"
+        raise DataError("prompts", [Fault(self.task.name, text, _REMEDY)])
 
     def held_out(self, count: int) -> list[tuple[Problem, list[int]]]:
         """Return the held-out problems with their ids, under the same policy."""

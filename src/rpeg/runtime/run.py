@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from rpeg.graph.json import to_json
@@ -27,6 +29,7 @@ from rpeg.plan.costs import KnownCosts
 from rpeg.plan.lower import lower
 from rpeg.plan.play import Player
 from rpeg.recipe.graph import build_graph
+from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
@@ -45,13 +48,22 @@ from rpeg.runtime.worker import WorkerSpec, use_threads
 __all__ = ["train"]
 
 
-def train(recipe: Recipe, folder: RunFolder, listener: Listener, *, resume: bool) -> RunSummary:
-    """Train as the recipe says, in ``folder``; what is saved there stays usable whatever happens.
+def train(
+    recipe: Recipe,
+    open_folder: Callable[[], RunFolder],
+    listener: Listener,
+    write_report: Callable[[RunFolder], Path] | None = None,
+    *,
+    resume: bool = False,
+) -> RunSummary:
+    """Train as the recipe says; what is saved in the run folder stays usable whatever happens.
 
     Args:
         recipe: what to do.
-        folder: an existing folder: empty, or with ``resume`` that of the run to go on with.
+        open_folder: called once the recipe is found to work; returns an empty folder, or with ``resume`` that of the
+            run to go on with.
         listener: hears how it goes.
+        write_report: called at the end, however the run ends; returns where the report is.
         resume: go on from the newest complete checkpoint.
 
     Raises:
@@ -59,41 +71,57 @@ def train(recipe: Recipe, folder: RunFolder, listener: Listener, *, resume: bool
         RunFault: when the run cannot go on.
     """
     source = check_inputs(recipe)
+    folder = open_folder()
     with folder.lock(), Interrupt(listener.on_message) as interrupt:
         start = find_start(recipe, folder, listener, resume=resume)
         run = _Run(recipe, folder, listener, interrupt)
         try:
-            return run.go(source, start)
+            run.go(source, start)
         except BaseException as error:
-            note_status(folder, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            _end(run, status, f"{type(error).__name__}: {error}", write_report)
             raise
+        return _end(run, "finished" if run.is_finished else "interrupted", "", write_report)
+
+
+def _end(run: _Run, status: str, reason: str, write_report: Callable[[RunFolder], Path] | None) -> RunSummary:
+    """Enter the end into the run folder, write the report, and say how it went."""
+    note_status(run.folder, status, reason)
+    summary = run.summary(status)
+    if write_report is not None:
+        summary = replace(summary, report=str(write_report(run.folder)))
+    run.listener.on_end(summary)
+    return summary
 
 
 class _Run:
     """The parts of one run and the order in which they are used."""
 
     def __init__(self, recipe: Recipe, folder: RunFolder, listener: Listener, interrupt: Interrupt) -> None:
-        self._recipe, self._folder, self._listener, self._interrupt = recipe, folder, listener, interrupt
+        self._recipe, self.folder, self.listener, self._interrupt = recipe, folder, listener, interrupt
         self._graph = build_graph(recipe)
         self._plan = bind_local(self._graph)
         self._events = lower(self._graph, self._plan, KnownCosts({}))
         self._began_s = time.monotonic()
+        self._steps_done = 0
 
-    def go(self, source: PromptSource, start: Checkpoint | None) -> RunSummary:
+    def go(self, source: PromptSource, start: Checkpoint | None) -> None:
         """Run to the last step or to an interruption."""
-        step = start.state.step if start else 0
-        write_text(self._folder.graph_json, to_json(self._graph))
-        write_text(self._folder.graph_text, to_text(self._graph) + "\n")
-        write_text(self._folder.plan, self._plan.to_json())
+        step = self._steps_done = start.state.step if start else 0
+        write_text(self.folder.graph_json, to_json(self._graph))
+        write_text(self.folder.graph_text, to_text(self._graph) + "\n")
+        write_text(self.folder.plan, self._plan.to_json())
         self._threads = self._recipe.run.threads or max(1, (os.cpu_count() or 1) // self._num_slots())
         use_threads(self._threads, deterministic=self._recipe.run.deterministic)
-        self._listener.on_start(self._info(step, is_new=start is None))
+        self.listener.on_start(self._info(step, is_new=start is None))
+        for note in _notes(self._recipe, source):
+            self.listener.on_message(note)
         with (
-            MetricsWriter(self._folder, first_step=step) as self._metrics,
-            JsonLines(self._folder.samples) as self._samples,
+            MetricsWriter(self.folder, first_step=step + 1 if step else 0) as self._metrics,
+            JsonLines(self.folder.samples) as self._samples,
         ):
             if start is None and self._recipe.model.scratch is not None:
-                start = make_start(self._recipe, self._folder, source, self._metrics, self._listener)
+                start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
             home: Home = InlineHome()
             try:
                 self._spawn(home, start)
@@ -102,7 +130,7 @@ class _Run:
                 self._play(home, source, start)
             finally:
                 home.close()
-        return self._finish()
+        self._leave()
 
     def _num_slots(self) -> int:
         return sum(mesh.where.startswith("local.slot") for mesh in self._plan.meshes)
@@ -113,13 +141,13 @@ class _Run:
         model = recipe.model.path or (f"{scratch.architecture} from scratch" if scratch else "")
         updates = recipe.warmup.steps if recipe.warmup and is_new else 0
         slots = f"{self._num_slots()} x {self._threads} thread(s)"
-        return RunInfo(recipe.name, str(self._folder.path), recipe.run.steps, step + 1, updates, model, slots)
+        return RunInfo(recipe.name, str(self.folder.path), recipe.run.steps, step + 1, updates, model, slots)
 
     def _spawn(self, home: Home, start: Checkpoint | None) -> None:
         """Start one worker per mesh with the roles of the stages bound to it."""
         assert start is not None or self._recipe.model.path is not None
         model = start.model if start else Path(self._recipe.model.path or "")
-        reference = self._folder.path / REFERENCE if self._recipe.model.scratch else Path(self._recipe.model.path or "")
+        reference = self.folder.path / REFERENCE if self._recipe.model.scratch else Path(self._recipe.model.path or "")
         moments, version = (start.moments, start.state.step) if start else (None, 0)
         ready = []
         for mesh in self._plan.meshes:
@@ -138,64 +166,74 @@ class _Run:
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)
-                self._listener.on_evaluation(metrics)
+                self.listener.on_evaluation(metrics)
 
     def _play(self, home: Home, source: PromptSource, start: Checkpoint | None) -> None:
         """Play from cut to cut and save at each; the last cut is the last step or where Ctrl-C left off."""
-        step, steps = start.state.step if start else 0, self._recipe.run.steps
+        steps = self._recipe.run.steps
         self._ledger = Ledger(self._graph, self._plan, start.state.counters if start else {})
         store = Store(self._graph, {"prompts": source.rows})
         if start:
             store.restore(start.waiting())
         hear = (self._hear, self._close_step)
         clock = WallClock(
-            self._graph, self._events, home, store, range(step, steps), hear, self._recipe.run.wait_limit_s
+            self._graph, self._events, home, store, range(self._steps_done, steps), hear, self._recipe.run.wait_limit_s
         )
-        player = Player(self._events, clock, cut=step)
+        clock.resume_at(max((span.end_s for span in read_spans(self.folder.spans)), default=0.0))
+        player = Player(self._events, clock, cut=self._steps_done)
         self._interrupt.on_stop(player.stop_at_nearest_cut)
-        while step < steps and not self._interrupt.is_set:
+        while not self.is_finished and not self._interrupt.is_set:
             every = self._recipe.run.checkpoint_every_steps
-            step = player.play(min(steps, (step // every + 1) * every))
-            self._save(home, store, step)
+            self._steps_done = player.play(min(steps, (self._steps_done // every + 1) * every))
+            self._save(home, store)
 
     def _hear(self, span: Span, outcome: Outcome) -> None:
         self._ledger.add(span, outcome)
         for note in outcome.notes:
-            self._listener.on_message(f"step {span.step}: {note}")
+            self.listener.on_message(f"step {span.step}: {note}")
 
     def _close_step(self, number: int) -> None:
         metrics, samples, spans = self._ledger.close(number)
         self._metrics.write_step(metrics)
         self._samples.extend(samples)
-        write_spans(self._folder.spans, spans)
-        self._listener.on_step(metrics)
+        write_spans(self.folder.spans, spans)
+        self.listener.on_step(metrics)
 
-    def _save(self, home: Home, store: Store, step: int) -> None:
+    def _save(self, home: Home, store: Store) -> None:
         trainer = next(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.TRAIN)
-        state = State(step, self._graph.digest(), self._ledger.counters)
+        state = State(self._steps_done, self._graph.digest(), self._ledger.counters)
         keep = self._recipe.run.keep_last
-        save(self._folder, state, store.waiting(), keep, lambda draft: home.call(trainer, "save", draft).result())
+        save(self.folder, state, store.waiting(), keep, lambda draft: home.call(trainer, "save", draft).result())
 
-    def _finish(self) -> RunSummary:
-        """Leave the model, the trace and the prediction behind, and say how it went."""
-        series = read_series(self._folder.metrics)
-        step = self._ledger.counters["steps"]
-        _replace_folder(self._folder.checkpoint(step) / "model", self._folder.model)
-        spans = list(read_spans(self._folder.spans))
+    def _leave(self) -> None:
+        """Leave the model, the trace and the prediction behind."""
+        _replace_folder(self.folder.checkpoint(self._steps_done) / "model", self.folder.model)
+        spans = list(read_spans(self.folder.spans))
         priced = lower(self._graph, self._plan, self._ledger.costs)
-        self._folder.predicted_spans.unlink(missing_ok=True)
-        write_spans(self._folder.predicted_spans, predicted_spans(priced, spans))
-        write_trace(self._folder.trace, spans, self._recipe.name)
-        status = "interrupted" if step < self._recipe.run.steps else "finished"
-        note_status(self._folder, status)
-        return RunSummary(
-            status,
-            step,
-            time.monotonic() - self._began_s,
-            series.first("eval/accuracy"),
-            series.last("eval/accuracy"),
-            str(self._folder.model),
-        )
+        self.folder.predicted_spans.unlink(missing_ok=True)
+        write_spans(self.folder.predicted_spans, predicted_spans(priced, spans))
+        write_trace(self.folder.trace, spans, self._recipe.name)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step is done."""
+        return self._steps_done >= self._recipe.run.steps
+
+    def summary(self, status: str) -> RunSummary:
+        """Return how the run stands."""
+        series = read_series(self.folder.metrics)
+        accuracies = (series.first("eval/accuracy"), series.last("eval/accuracy"))
+        model = str(self.folder.model) if self.folder.model.is_dir() else None
+        return RunSummary(status, self._steps_done, time.monotonic() - self._began_s, *accuracies, model)
+
+
+def _notes(recipe: Recipe, source: PromptSource) -> list[str]:
+    """Return what is legal but worth saying before a run."""
+    notes = [f"advice: {fault}" for fault in advice(recipe, Path.cwd())]
+    if source.num_dropped:
+        limit = recipe.data.max_prompt_tokens
+        notes.append(f"{source.num_dropped} prompts of more than {limit} tokens were dropped (data.long_prompts)")
+    return [*notes, *source.task.notes]
 
 
 def _replace_folder(source: Path, target: Path) -> None:

@@ -45,7 +45,7 @@ class Trainer:
         if recipe.algorithm.kl_coefficient:
             self._reference = load_model(reference, dtype(recipe.model.dtype), self._device)
         settings = recipe.optimizer
-        self._optimizer = adamw(self._policy, settings.lr, tuple(settings.betas), settings.eps, settings.weight_decay)
+        self._optimizer = adamw(self._policy, settings.lr, settings.betas, settings.eps, settings.weight_decay)
         if moments is not None:
             self._load_moments(load_file(moments))
         self._num_updates = version * recipe.algorithm.updates_per_step
@@ -61,7 +61,7 @@ class Trainer:
         }
 
     def forward(self, task: Task) -> Outcome:
-        """Score the rollouts with the policy as it is, or with the reference: one log-probability per response token."""
+        """Score the rollouts with the policy as it is, or with the reference, token by token."""
         model = self._reference if task.stage == _REFERENCE else self._policy
         assert model is not None, "the graph has a reference, the recipe has none"
         rows = task.samples
@@ -137,7 +137,7 @@ class Trainer:
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``."""
         save_model(self._policy, self._tokenizer, folder / MODEL)
-        names = {parameter: name for name, parameter in self._policy.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self._policy.named_parameters()}
         moments = {
             f"{names[parameter]}:{key}": value.contiguous()
             for parameter, state in self._optimizer.state.items()
@@ -169,7 +169,7 @@ class Trainer:
     def _pad(
         self, rows: Rows, column: str, picks: list[int], like_BT: Tensor, default_BT: Tensor | None = None
     ) -> Tensor:
-        """Return a per-token column of the picked rows, padded like the tokens; ``default_BT`` if there is no such column."""
+        """Return a per-token column of the picked rows, padded like the tokens; ``default_BT`` if it is not there."""
         if column not in rows.columns:
             assert default_BT is not None, f"the graph gives no {column}"
             return default_BT

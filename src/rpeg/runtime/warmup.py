@@ -32,10 +32,10 @@ def warm_up(
     """
     settings = recipe.warmup
     assert settings is not None, "no warm-up is asked for"
-    optimizer = adamw(model, settings.lr, tuple(settings.betas), recipe.optimizer.eps, settings.weight_decay)
+    optimizer = adamw(model, settings.lr, settings.betas, recipe.optimizer.eps, settings.weight_decay)
     for update in range(settings.steps):
         started_s = time.monotonic()
-        rate = settings.lr * schedule(update, settings.steps, 0, "cosine")
+        rate = settings.lr * schedule(update, settings.steps, settings.warmup_updates, "cosine")
         set_learning_rate(optimizer, rate)
         tokens_BT, mask_BT = _batch(task, tokenizer, update * settings.batch_size, settings.batch_size)
         tokens_BT, mask_BT = tokens_BT.to(model.device), mask_BT.to(model.device)

@@ -6,9 +6,9 @@ __all__ = ["as_count", "as_decimal", "as_seconds", "as_share", "as_unit"]
 
 
 def as_seconds(value: float) -> str:
-    """Return a duration in seconds, minutes or hours: ``0.004 s``, ``0.83 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    """Return a duration in the unit that suits it: ``4.2 ms``, ``0.83 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if value < 0.1:
-        return f"{value:.3f} s"
+        return f"{value * 1000:.1f} ms"
     if value < 10:
         return f"{value:.2f} s"
     whole = round(value)

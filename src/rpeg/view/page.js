@@ -23,7 +23,7 @@
     const styles = getComputedStyle(document.documentElement);
     const color = (name) => styles.getPropertyValue(`--${name}`).trim();
     const font = styles.getPropertyValue("--sans").trim();
-    const stages = [0, 1, 2, 3, 4, 5, 6, 7].map((place) => color(`stage-${place}`));
+    const stages = Array.from({ length: 12 }, (_, place) => color(`stage-${place}`));
     const line = (name) => ({
       [name]: { color: color(name), strokeWidth: 2, strokeJoin: "round", strokeCap: "round" },
       [`${name}-raw`]: { color: color(name), strokeWidth: 1, strokeOpacity: 0.35 },

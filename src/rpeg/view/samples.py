@@ -15,7 +15,7 @@ _Item = TypeVar("_Item")
 
 RIGHT_REWARD = 0.5
 """A sample counts as right from this reward on."""
-_KINDS = ("right", "wrong", "unscorable")
+_KINDS: tuple[str, ...] = ("right", "wrong", "unscorable")
 _PER_KIND = 3
 _MAX_STEPS = 40
 _HEAD_CHARACTERS, _TAIL_CHARACTERS = 3000, 1500

@@ -32,6 +32,8 @@ _TABLE_COLUMNS = {
     "perf/tokens_per_s": "Tokens/s",
 }
 _TABLE_STEPS = 25
+# As many as page.css defines for stages, and page.js gives to Vega.
+_NUM_COLORS = 12
 
 
 def body(record: Record, timeline: Timeline | None) -> str:
@@ -209,7 +211,9 @@ def _timeline_figure(timeline: Timeline) -> str:
     if timeline.num_hidden:
         caption += f" {timeline.num_hidden} more resources are in trace.json."
     label = f"Timeline of {steps} on {timeline.num_resources} resources; the tables below give its sums."
-    legend = _legend([(stage, f"stage-{place % 8}") for place, stage in enumerate(timeline.stages)], "legend blocks")
+    legend = _legend(
+        [(stage, f"stage-{place % _NUM_COLORS}") for place, stage in enumerate(timeline.stages)], "legend blocks"
+    )
     return _drawn("timeline", "Timeline of the last steps", label, caption, legend, "wide", "tall")
 
 
@@ -289,11 +293,20 @@ def _ledger(record: Record) -> str:
         "rows/without_advantage": ("Zero spread", "neither better nor worse than their group: nothing to learn"),
         "rows/unscorable": ("Unscorable", "no reward function gave a number"),
     }
-    rows = [("Generated", "sampled and given to the reward functions", "-" if generated is None else as_count(generated), "")]
+    rows = [
+        (
+            "Generated",
+            "sampled and given to the reward functions",
+            "-" if generated is None else as_count(generated),
+            "",
+        )
+    ]
     rows += [(*words, *_part(series.total(key), generated)) for key, words in fates.items() if series.points(key)]
     if truncated and generated:
         share = sum(truncated) / len(truncated)
-        rows.append(("Truncated", "cut off at the length limit, whatever became of them", *_part(share * generated, generated)))
+        rows.append(
+            ("Truncated", "cut off at the length limit, whatever became of them", *_part(share * generated, generated))
+        )
     return rows_table("Ledger: where the rows went.", ("Rows", "Meaning", "Count", "Share"), rows, num_text_columns=2)
 
 
@@ -326,7 +339,9 @@ def _explorer(record: Record) -> str:
         data[key] = {"data_meaning": meaning(key).meaning, "data_summary": words}
     select = _select("explorer-key", "Metric", [(key, key) for key in sorted(keys)], data)
     top = element("div", element("h3", "Any metric") + select, class_="top")
-    return element("figure", f'{top}{_place("explorer", "")}<figcaption id="explorer-meaning" aria-live="polite"></figcaption>')
+    return element(
+        "figure", f'{top}{_place("explorer", "")}<figcaption id="explorer-meaning" aria-live="polite"></figcaption>'
+    )
 
 
 def _graph(record: Record) -> list[str]:

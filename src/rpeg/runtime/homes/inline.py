@@ -15,7 +15,7 @@ _LOADING = Lock()
 
 
 class InlineHome:
-    """One thread per worker: calls of one worker keep their order, workers overlap where torch works without the interpreter."""
+    """One thread per worker: a worker's calls keep their order, workers overlap while torch holds no lock of Python."""
 
     def __init__(self) -> None:
         """Hold no workers yet."""

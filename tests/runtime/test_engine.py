@@ -1,0 +1,123 @@
+"""The wall clock: events become calls, calls become tokens, and every wait has an end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from rpeg.algorithms.grpo import grpo
+from rpeg.errors import WaitLimit
+from rpeg.graph.contract import Logprob
+from rpeg.observe.trace import Span
+from rpeg.plan.bind import bind_local
+from rpeg.plan.costs import KnownCosts
+from rpeg.plan.lower import lower
+from rpeg.plan.play import Player
+from rpeg.runtime.engine import WallClock
+from rpeg.runtime.rows import Rows
+from rpeg.runtime.store import Store
+from rpeg.runtime.task import Outcome, Task
+
+
+class FakeHome:
+    """One thread per worker; a task does nothing but take the time of its stage."""
+
+    def __init__(self, seconds: dict[str, float] | None = None, fails: str = "") -> None:
+        self.seconds, self.fails = seconds or {}, fails
+        self.threads: dict[str, ThreadPoolExecutor] = {}
+        self.tasks: list[Task] = []
+        self.lock = threading.Lock()
+
+    def call(self, name: str, method: str, *args: object) -> Future[Any]:
+        assert method == "run"
+        return self.threads.setdefault(name, ThreadPoolExecutor(1)).submit(self.run, args[0])  # type: ignore[arg-type]
+
+    def run(self, task: Task) -> tuple[Outcome, float, float]:
+        start_s = time.monotonic()
+        with self.lock:
+            self.tasks.append(task)
+        if task.stage == self.fails:
+            raise ArithmeticError("worker broke")
+        time.sleep(self.seconds.get(task.stage, 0.0))
+        return Outcome(num_rows=1), start_s, time.monotonic()
+
+    def close(self) -> None:
+        for thread in self.threads.values():
+            thread.shutdown()
+
+
+def play(
+    home: FakeHome, steps: int, staleness: int = 0, every: int = 2, limit_s: float = 60.0
+) -> tuple[list[Span], list[int]]:
+    """Play a GRPO graph on the fake home; return spans and closed steps."""
+    old = Logprob.RECOMPUTED if staleness else Logprob.RECORDED
+    graph = grpo(4, 4, staleness, old_logprob=old, evaluate_every_steps=every)
+    events = lower(graph, bind_local(graph), KnownCosts({}))
+    spans: list[Span] = []
+    closed: list[int] = []
+    hear = (lambda span, outcome: spans.append(span), closed.append)
+    clock = WallClock(graph, events, home, Store(graph, {}), range(steps), hear, limit_s)  # type: ignore[arg-type]
+    try:
+        Player(events, clock).play(steps)
+    finally:
+        home.close()
+    return spans, closed
+
+
+def test_a_synchronous_step_runs_in_the_order_of_its_graph() -> None:
+    spans, closed = play(FakeHome(), 3)
+    assert closed == [1, 2, 3]
+    first = [span.event for span in spans if span.step == 1]
+    assert first == ["gen.0", "reward.0", "advantage.0", "train.0", "update.0", "push.0", "pull.0"]
+    assert [span.step for span in spans if span.stage == "eval"] == [2, 3]  # every second step, and the last
+    assert all(a.end_s <= b.start_s for a, b in pairwise(spans))
+
+
+def test_versions_follow_the_delays() -> None:
+    home = FakeHome()
+    play(home, 4, staleness=2)
+    versions = {task.step: task.versions["actor.rollout"] for task in home.tasks if task.stage == "gen"}
+    assert versions == {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
+    assert {t.step: t.versions["actor.master"] for t in home.tasks if t.stage == "train"} == {0: 0, 1: 1, 2: 2, 3: 3}
+
+
+def test_with_staleness_sampling_and_training_overlap() -> None:
+    seconds = {"gen": 0.1, "train": 0.1}
+    began_s = time.monotonic()
+    play(FakeHome(seconds), 5, staleness=0, every=0)
+    in_turn_s = time.monotonic() - began_s
+    began_s = time.monotonic()
+    play(FakeHome(seconds), 5, staleness=1, every=0)
+    overlapped_s = time.monotonic() - began_s
+    assert overlapped_s < 0.85 * in_turn_s  # 6 x 0.1 s against 10 x 0.1 s
+
+
+def test_what_a_worker_raises_reaches_the_caller() -> None:
+    with pytest.raises(ArithmeticError, match="worker broke"):
+        play(FakeHome(fails="train"), 2)
+
+
+def test_a_wait_has_a_limit_and_names_what_it_waits_for() -> None:
+    with pytest.raises(WaitLimit, match=r"(?s)nothing finished for 0 s; still waiting for:\n  reward\.0 of step 1"):
+        play(FakeHome({"reward": 1.0}), 2, limit_s=0.3)
+
+
+def test_rows_reach_their_readers_and_are_let_go() -> None:
+    graph = grpo(4, 4)
+    events = lower(graph, bind_local(graph), KnownCosts({}))
+    store = Store(graph, {"prompts": lambda step: Rows({"row": [str(step)], "tokens": ["x"], "seed": ["7"]})})
+    gen, reward, train = (events.event_of[name] for name in ("gen.0", "reward.0", "train.0"))
+    assert store.task(gen, 5).groups.texts("row") == ["5"]
+    columns = ("tokens", "mask", "logp", "version", "finished")
+    store.finish(gen, 5, Outcome(Rows({name: ["a"] for name in columns})))
+    assert sorted(store.waiting()) == ["rollouts/5"]
+    assert sorted(store.task(reward, 5).samples.columns) == ["finished", "mask", "tokens", "version"]
+    store.finish(reward, 5, Outcome(Rows({"reward": ["1"]})))
+    assert "advantage" not in store.task(train, 5).samples.columns  # not made yet
+    store.finish(train, 5, Outcome())
+    assert store.task(train, 5).samples.columns == {}  # reward and train were the readers of the rollouts
