@@ -25,7 +25,7 @@ from rpeg.runtime.homes.home import Home
 from rpeg.runtime.store import Store
 from rpeg.runtime.task import Outcome
 
-__all__ = ["WallClock"]
+__all__ = ["Finished", "StepDone", "WallClock"]
 
 _POLL_S = 0.2
 """How often the main thread wakes so that Ctrl-C is heard."""

@@ -46,7 +46,9 @@ class Judge:
         problems = [problem for problem in asked for _ in range(group)]
         answers = self._answers(task.samples)
         scores = self._rewards.score(problems, answers)
-        rewards = torch.tensor([float("nan") if total is None else total for total in scores.totals])
+        rewards = torch.tensor(
+            [float("nan") if total is None else total for total in scores.totals], dtype=torch.float64
+        )
         if scores.num_unscorable == len(problems):
             raise RunFault(f"no answer of step {task.step + 1} could be scored: {_why(scores)}")
         metrics = {**_lengths(task.samples), **_means(scores)}

@@ -27,7 +27,7 @@ __all__ = ["REFERENCE", "check_inputs", "make_start", "tokenizer_of"]
 _TRIED = 3
 """Problems that every reward function is tried on before a run."""
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def check_inputs(recipe: Recipe) -> PromptSource:
@@ -38,7 +38,7 @@ def check_inputs(recipe: Recipe) -> PromptSource:
     """
     faults: list[Fault] = []
 
-    def attempt(make: Callable[[], T]) -> T | None:
+    def attempt(make: Callable[[], _T]) -> _T | None:
         try:
             return make()
         except InvalidInput as error:
@@ -83,7 +83,7 @@ def make_start(
     spec = ScratchSpec(**{name: getattr(scratch, name) for name in ScratchSpec.__dataclass_fields__})
     tokenizer = tokenizer_of(recipe)
     model = scratch_model(spec, tokenizer, recipe.run.seed)
-    model.to(device=device(recipe.run.device))
+    model.to(device(recipe.run.device))  # pyright: ignore[reportArgumentType] - a decorator hides the signature
 
     def report(update: int, loss: float, rate: float, seconds: float) -> None:
         metrics.write_warmup(update, loss, rate, seconds)

@@ -150,8 +150,7 @@ class Trainer:
         parameters = dict(self._policy.named_parameters())
         for key, value in moments.items():
             name, _, moment = key.rpartition(":")
-            on_host = moment == "step"  # AdamW counts on the host
-            self._optimizer.state[parameters[name]][moment] = value if on_host else value.to(self._device)
+            self._optimizer.state[parameters[name]][moment] = value.to(self._device)
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm

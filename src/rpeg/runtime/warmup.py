@@ -14,7 +14,7 @@ from rpeg.numerics.logprobs import response_logprobs
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
 from rpeg.recipe.schema import Recipe
 
-__all__ = ["warm_up"]
+__all__ = ["Report", "warm_up"]
 
 Report = Callable[[int, float, float, float], None]
 """Hears of every update: its number, loss, learning rate and seconds."""
