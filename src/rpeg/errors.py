@@ -7,7 +7,9 @@
     │   ├── ModelError          a model folder, a tokenizer, an architecture
     │   ├── RewardError         a reward function: not found, wrong count, wrong type
     │   ├── GraphError          a graph that breaks a rule (V1-V15)
+    │   ├── HardwareError       a system file, or a region of a system's tree
     │   ├── PlanError           a plan that breaks a rule (P1-P6)
+    │   ├── TransformError      a rewrite whose conditions do not hold, or whose text cannot be read
     │   └── RunFolderError      a run folder that is missing, taken, or holds another run
     └── RunFault                a run that cannot go on, through no fault of the input
         ├── Stalled             nothing can fire: names each waiting event and the arc it lacks
@@ -26,6 +28,7 @@ __all__ = [
     "DataError",
     "Fault",
     "GraphError",
+    "HardwareError",
     "InvalidInput",
     "ModelError",
     "PlanError",
@@ -35,6 +38,7 @@ __all__ = [
     "RunFault",
     "RunFolderError",
     "Stalled",
+    "TransformError",
     "WaitLimit",
     "WorkerDied",
 ]
@@ -96,8 +100,16 @@ class GraphError(InvalidInput):
     """A graph breaks a rule of `rpeg.graph.validate`."""
 
 
+class HardwareError(InvalidInput):
+    """A system file or a region of a system's tree cannot be used."""
+
+
 class PlanError(InvalidInput):
     """A plan breaks a rule of `rpeg.plan.rules`."""
+
+
+class TransformError(InvalidInput):
+    """A rewrite does not fit what it is applied to, or its text cannot be read."""
 
 
 class RunFolderError(InvalidInput):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rpeg.algorithms.grpo import grpo
+from rpeg.algorithms.grpo import cispo, dr_grpo, grpo, gspo
+from rpeg.algorithms.reference import Reference
 from rpeg.errors import GraphError
 from rpeg.graph.contract import Baseline, Kl, Logprob, Normalise
 from rpeg.graph.data import DataKind, Lifetime
+from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import staleness
 from rpeg.graph.text import to_text
 from rpeg.graph.validate import validate
@@ -78,9 +82,9 @@ def test_sizes() -> None:
     }
 
 
-def test_stages_know_their_line_here() -> None:
+def test_stages_know_where_they_were_written() -> None:
     sources = {stage.source.origin.split(":")[0] for stage in grpo().stages if stage.source is not None}
-    assert sources == {"grpo.py"}
+    assert sources == {"critic_free.py", "reward.py"}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,14 @@ def test_stages_know_their_line_here() -> None:
         ({"kl": Kl.REWARD, "updates_per_step": 8}, ["updates_per_step: 8 updates", "kl: is reward"]),
         ({"group": 0}, ["V3 contract: group is 0; a whole number of at least 1"]),
         ({"prompts": 0}, ["V3 contract: prompts is 0; a whole number of at least 1"]),
-        ({"evaluate_every_steps": -5}, ["'1 / -5': has UnaryOp outside the grammar"]),
+        ({"evaluate_every_steps": -5}, ["evaluate_every_steps: is -5; at least 0"]),
+        ({"staleness": -1, "replay": 0}, ["staleness: is -1; at least 0", "replay: is 0; at least 1"]),
+        ({"max_carry": 1, "budget_tokens": 0}, ["budget_tokens: is 0; a sample grows in every step: at least 1"]),
+        ({"reference": Reference.EMA}, ["reference: is ema, but kl is none; nothing is compared with it: kl=loss"]),
+        (
+            {"replay": 2, "old_logprob": Logprob.RECOMPUTED},
+            ["replay: is 2, but old_logprob is recomputed; samples of earlier steps are weighed against the policy"],
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(options: dict[str, Any], faults: list[str]) -> None:
@@ -104,3 +115,22 @@ def test_what_does_not_fit_together_is_refused(options: dict[str, Any], faults: 
 
 def test_every_variant_is_valid() -> None:
     assert [validate(grpo(32, 8, **options)) for options in VARIANTS.values()] == [[]] * len(VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("relative", "normalise"),
+    [(dr_grpo, Normalise.CONSTANT), (gspo, Normalise.SAMPLE), (cispo, Normalise.TOKEN)],
+)
+def test_relatives_have_the_same_graph_and_another_loss(relative: Callable[..., Graph], normalise: Normalise) -> None:
+    for options in VARIANTS.values():
+        shared = {key: value for key, value in options.items() if key != "normalise"}
+        graph, plain = relative(32, 8, **shared), grpo(32, 8, **shared)
+        assert (graph.name, graph.contract.algorithm) == (relative.__name__, relative.__name__)
+        assert graph.contract == replace(plain.contract, algorithm=relative.__name__, normalise=normalise)
+        assert replace(graph, name=plain.name, contract=plain.contract) == plain
+        assert graph.digest() != plain.digest()
+
+
+def test_relatives_refuse_what_grpo_refuses() -> None:
+    with pytest.raises(GraphError, match="kl: is reward; GSPO has the distance to the reference in the loss"):
+        gspo(32, 8, kl=Kl.REWARD)

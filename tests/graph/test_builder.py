@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rpeg.errors import GraphError
-from rpeg.graph.access import Access, Mode
-from rpeg.graph.builder import Builder, DataHandle
+from rpeg.graph.access import Access, Bound, Mode, Refresh
+from rpeg.graph.builder import Builder
 from rpeg.graph.contract import Contract
-from rpeg.graph.data import DataKind, Lifetime, ModelRef, Per, SymbolKind
+from rpeg.graph.data import Column, DataKind, Lifetime, ModelRef, Per, SymbolKind
 from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
-from rpeg.graph.stage import Effect, Grain, StageKind
+from rpeg.graph.handle import DataHandle
+from rpeg.graph.stage import Effect, Grain, Stage, StageKind
 from rpeg.graph.text import to_text
 
 CONTRACT = Contract("tiny", Dim("B"), Dim("G"))
@@ -49,8 +52,8 @@ def test_sizes_are_constants() -> None:
 def test_states_of_a_trained_model() -> None:
     b = Builder("tiny", CONTRACT, B=4, G=2)
     model = b.trained_model("actor", versions=3)
-    handles = (model.master, model.moments, model.staged, model.rollout)
-    assert [handle.name for handle in handles] == ["actor.master", "actor.moments", "actor.staged", "actor.rollout"]
+    assert (model.master.name, model.rollout.name) == ("actor.master", "actor.rollout")
+    assert [handle.name for handle in model.states] == ["actor.master", "actor.moments"]
     rollouts = b.generate("gen", model, model.rollout.at(-1), b.prompts(), ahead=False)
     b.update("update", model, b.train("train", model, rollouts))
     states = [(d.name, d.versions, d.lifetime) for d in b.graph().data if d.kind is DataKind.STATE]
@@ -129,6 +132,60 @@ def test_a_graph_that_breaks_a_rule_is_not_returned() -> None:
         GraphError, match="V4 gen, train, update, push, pull: gen -> train -> update -> push -> pull -> gen"
     ):
         tiny(delay=0)
+
+
+def published(**options: Any) -> Graph:
+    b = Builder("tiny", CONTRACT, B=4, G=2)
+    actor, critic = b.published_model("actor", **options), b.learner("critic")
+    rollouts = b.generate("gen", actor, actor.rollout.at(-1), b.prompts(), ahead=False)
+    for model in (actor, critic):
+        grads = b.train(f"train_{model.name}", model, rollouts, out=f"{model.name}.grads")
+        b.update(f"update_{model.name}", model, grads)
+    return b.graph()
+
+
+def test_a_model_that_is_published_by_a_rendezvous() -> None:
+    graph = published(weights=("trunk", "value_head"), published=("trunk",), rollout="copy")
+    assert [(d.name, [c.name for c in d.columns]) for d in graph.data if d.kind is DataKind.STATE] == [
+        ("actor.master", ["trunk", "value_head", "moments"]),
+        ("copy", ["trunk"]),
+        ("critic.master", ["weights", "moments"]),
+    ]
+    assert graph.reads("publish") == [Access("publish", "actor.master", Mode.READ, ("trunk",))]
+    assert graph.writes("publish") == [Access("publish", "copy", Mode.WRITE)]
+    assert graph.stages[-1] == Stage("publish", StageKind.PUSH, "actor")
+    assert [a.columns for a in graph.reads("train_actor") if a.data == "actor.master"] == [("trunk", "value_head")]
+
+
+def test_names_of_what_a_rendezvous_publishes_are_up_to_the_author_but_have_a_default() -> None:
+    assert [a.data for a in published().writes("publish")] == ["actor.rollout"]
+
+
+def test_a_frozen_model_is_declared_once() -> None:
+    b = Builder("tiny", CONTRACT, B=4, G=2)
+    assert b.frozen_model("rm") == b.frozen_model("rm") == DataHandle("rm.weights")
+    assert len(b.region("turn", Dim("1")).graph.data) == 1
+
+
+def test_a_region_is_not_checked_before_it_has_a_stage() -> None:
+    b = Builder("turn", CONTRACT)
+    b.stage(Stage("env", StageKind.ENVIRONMENT), [DataHandle("nothing")])
+    region = b.region("turn", b.symbol("turns", "1", SymbolKind.CONST, "at most", 4))
+    assert (region.index, region.trips, region.graph.env) == ("turn", Dim("turns"), {"turns": 4})
+
+
+def test_a_stage_with_everything() -> None:
+    b = Builder("tiny", CONTRACT, B=4, G=2)
+    average = b.state("average", "weights", Column("steps", "int64"), model=b.model("ref"), versions=2)
+    fresh = average["weights"].at(-2).newest(Refresh.REQUEST)
+    b.stage(Stage("ema", StageKind.UPDATE, "ref"), [fresh], updates=[average], merge="ema(0.9)")
+    graph = b.region("turn", Dim("1")).graph
+    assert graph.accesses == (
+        Access("ema", "average", Mode.READ, ("weights",), 2, Bound.AT_LEAST, Refresh.REQUEST),
+        Access("ema", "average", Mode.UPDATE, merge="ema(0.9)"),
+    )
+    assert [(c.name, c.dtype) for c in graph.data[0].columns] == [("weights", "float32"), ("steps", "int64")]
+    assert (graph.data[0].versions, graph.data[0].lifetime) == (2, Lifetime.SAVED)
 
 
 def test_handles() -> None:

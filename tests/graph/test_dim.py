@@ -165,3 +165,30 @@ def test_any_text_is_a_size_or_refused(text: str) -> None:
     except GraphError:
         return
     assert Dim(size.text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "bounded"),
+    [
+        ("4", True),
+        ("B", True),
+        ("x", False),
+        ("x + B", False),
+        ("B * x", False),
+        ("B - x", True),
+        ("x - B", False),
+        ("B / x", False),
+        ("B // x", False),
+        ("x / B", False),
+        ("B / G", True),
+        ("min(x, B)", True),
+        ("min(x, y)", False),
+        ("max(x, B)", False),
+        ("ceil(x, 4)", False),
+        ("ceil(min(x, 8), 4)", True),
+        ("min(ceil(1 / x), 10)", True),
+        ("min(1 / x, B) / y", False),
+    ],
+)
+def test_what_stays_below_some_number(text: str, bounded: bool) -> None:
+    assert Dim(text).is_bounded({"x", "y"}) is bounded

@@ -142,3 +142,12 @@ def test_the_order_inside_a_body_does_not_matter_either(minimal: Graph, edit: An
 def test_records_are_small_values() -> None:
     for record in (Symbol, Data, Access, Edge):
         assert hasattr(record, "__slots__")
+
+
+def test_an_entry_of_the_history_changes_nothing_else(minimal: Graph) -> None:
+    entry = Applied("relax{stage=gen,steps=1}", "a", minimal.digest())
+    graph = minimal.recorded(entry)
+    assert graph == replace(minimal, history=(entry,))
+    assert graph.digest() == minimal.digest()
+    assert graph.recorded(entry).history == (entry, entry)
+    assert minimal.history == ()

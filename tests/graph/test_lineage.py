@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from rpeg.graph.access import Access, Mode
 from rpeg.graph.contract import Kl, Logprob
 from rpeg.graph.data import Column, Data, DataKind, Lifetime, Per
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators, lead, reachable_backwards, staleness, zero_delay_cycle
+from rpeg.graph.lineage import generators, lead, oldest_lineage, reachable_backwards, staleness, zero_delay_cycle
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.graph.validate import validate
 
@@ -37,6 +38,23 @@ def test_staleness_is_the_delay_minus_one(k: int, kl: Kl, old: Logprob) -> None:
     graph = grpo(4, 2, k, kl=kl, old_logprob=old, evaluate_every_steps=2)
     assert [stage.name for stage in generators(graph)] == ["gen"]
     assert (staleness(graph, "gen"), lead(graph, "gen")) == (k, k)
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_the_lineage_of_a_sample_is_its_way_to_the_update_and_the_way_of_the_weights_back(moved: int) -> None:
+    found = oldest_lineage(retimed(grpo(4, 2, 2), moved), "gen")
+    assert [(edge.writer, edge.data, edge.reader, edge.delay) for edge in found][-2:] == [
+        ("push", "actor.staged", "pull", 0),
+        ("pull", "actor.rollout", "gen", 3 - moved),
+    ]
+    assert sum(edge.delay for edge in found) == 3
+    assert all(one.reader == other.writer for one, other in pairwise([*found, found[0]]))
+
+
+def test_samples_that_nobody_trains_on_have_no_lineage() -> None:
+    graph = grpo(4, 2)
+    alone = replace(graph, accesses=tuple(a for a in graph.accesses if a.data != "rollouts" or a.writes))
+    assert (oldest_lineage(alone, "gen"), staleness(alone, "gen")) == ((), -1)
 
 
 @pytest.mark.parametrize(("k", "moved"), [(k, moved) for k in range(1, 5) for moved in range(1, k + 1)])

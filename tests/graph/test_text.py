@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rpeg.graph.access import Access, Mode
+from rpeg.graph.access import Access, Bound, Mode, Refresh
 from rpeg.graph.data import Column, Data, DataKind, Per
 from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
+from rpeg.graph.region import Region
 from rpeg.graph.stage import Grain, Stage, StageKind
 from rpeg.graph.text import headline, to_text
 
@@ -55,3 +56,30 @@ def test_an_access_of_one_column(minimal: Graph, edit: Any) -> None:
     scores = Data("scores", DataKind.STREAM, (Column("reward", "float32"),), Per.SAMPLE)
     graph = edit.add(minimal, scores, Access("gen", "scores", Mode.WRITE, ("reward",)))
     assert to_text(graph).splitlines()[1].endswith("-> rollouts, scores[reward]")
+
+
+def test_how_fresh_and_how_an_update_joins(minimal: Graph, edit: Any) -> None:
+    graph = edit.access(minimal, "gen", "weights", bound=Bound.AT_LEAST, refresh=Refresh.TOKEN)
+    graph = edit.access(graph, "update", "weights", merge="ema(0.99)")
+    graph = edit.stage(graph, "gen", heads=("logprob", "kv_keep"))
+    lines = to_text(graph).splitlines()
+    assert lines[1].split("x1  ")[1].split("  ")[0] == "prompts, weights@-1+/token (kv_keep)"
+    assert lines[3].endswith("-> weights!ema(0.99)")
+
+
+def test_how_a_stage_works_on_its_reads(minimal: Graph, edit: Any) -> None:
+    graph = edit.stage(minimal, "train", grain=Grain.BATCH, passes=3, yields=Dim("1 / 2"))
+    assert "  rollouts, weights@-1 (by batch, yields 1 / 2, 3 passes)  -> grads" in to_text(graph)
+
+
+def test_a_loop_shows_what_is_inside(minimal: Graph, edit: Any) -> None:
+    said = Data("said", DataKind.STATE, (Column("text", "int64"),), Per.SAMPLE)
+    accesses = (Access("answer", "said", Mode.READ, delay=1), Access("answer", "said", Mode.UPDATE))
+    stages = (Stage("answer", StageKind.ENVIRONMENT),)
+    body = replace(minimal, name="turn", data=(said,), stages=stages, accesses=accesses)
+    graph = edit.stage(minimal, "gen", body=Region("turn", Dim("G*2"), body))
+    assert to_text(graph).splitlines()[1:4] == [
+        "  gen     generate  actor  x1  prompts, weights@-1   -> rollouts",
+        "    turn x G * 2",
+        "      answer  environment  -  x1  said@-1  -> said!",
+    ]

@@ -8,17 +8,22 @@ from typing import Any
 
 import pytest
 
+from rpeg.algorithms.catalog import ALGORITHMS
 from rpeg.algorithms.grpo import grpo
+from rpeg.algorithms.ppo import ppo
 from rpeg.graph.access import Mode
 from rpeg.graph.contract import Kl, Logprob
+from rpeg.graph.data import Per
 from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
+from rpeg.hardware.catalog import load_system
 from rpeg.plan.bind import HOST, bind_local
 from rpeg.plan.costs import Duration, KnownCosts
 from rpeg.plan.events import cycle_ratio
 from rpeg.plan.lower import lower
 from rpeg.plan.plan import Plan
 from rpeg.plan.rules import validate_plan
+from rpeg.plan.site import Site
 
 SECONDS = {"gen": 40.0, "ref": 6.0, "reward": 4.0, "train": 20.0, "update": 1.0, "push": 1.0, "pull": 2.0}
 COSTS = KnownCosts({stage: Duration(s) for stage, s in SECONDS.items()})
@@ -113,3 +118,34 @@ def test_retiming_moves_the_shift_with_the_delay_and_keeps_the_period(k: int, mo
     assert (before.shift_of("gen"), after.shift_of("gen")) == (k, k - moved)
     assert cycle_ratio(lower(moved_graph, after, COSTS))[0] == Fraction(42)
     assert cycle_ratio(lower(graph, before, COSTS))[0] == Fraction(42)
+
+
+def test_ppo_together_and_apart() -> None:
+    assert order(bind_local(ppo())) == {
+        "all": "gen.0 old_logp.0 value.0 reward.0 ref.0 kl_control.0 train_actor.0 train_critic.0 "
+        "update_actor.0 update_critic.0 publish.0",
+        "host": "gae.0",
+    }
+    apart = bind_local(ppo(staleness=1))
+    assert order(apart)["roll"] == "gen.0+1 publish.0"
+    assert order(apart)["trn"].startswith("old_logp.0 value.0 reward.0 ref.0 kl_control.0 train_actor.0 update_actor.0")
+    assert apart.resources_of("publish") == ("trn", "roll")
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_algorithm_has_a_plan_for_one_machine(name: str) -> None:
+    graph = ALGORITHMS[name]()
+    plan = bind_local(graph)
+    site = Site(load_system("local"))
+    assert validate_plan(graph, plan, site) == []
+    lower(graph, plan, COSTS)
+
+
+def test_what_is_laid_out_on_one_mesh_and_read_on_another() -> None:
+    """The transfer in between has no slot: it follows from the plan, and the stages around it keep their order."""
+    graph = grpo(4, 2)
+    data = tuple(replace(d, per=Per.RUN) if d.name == "rollouts" else d for d in graph.data)
+    plan = bind_local(replace(graph, data=data))
+    assert dict(plan.order)["all"][0].stage == "gen"
+    events = lower(replace(graph, data=data), plan, COSTS).events
+    assert "reshard:rollouts>reward" in {event.stage for event in events}

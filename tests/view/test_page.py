@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
-from rpeg.view.page import element, page, paragraph, preformatted, rows_table, section, terms
+from rpeg.view.page import Assets, element, page, paragraph, preformatted, rows_table, section, terms
 
+ASSETS = Assets(("page.css",), "page.js")
 EVIL = "<b>&\"'</b>"
 SAFE = "&lt;b&gt;&amp;&quot;&#x27;&lt;/b&gt;"
+
+
+def with_library(script: str) -> Assets:
+    return replace(ASSETS, libraries=script)
 
 
 def test_every_piece_escapes_its_text() -> None:
@@ -32,7 +38,7 @@ def test_tables_have_caption_headings_and_aligned_numbers() -> None:
 
 
 def test_data_cannot_end_its_element(hostile: str) -> None:
-    html = page("t", "", {"text": hostile, "nan": float("nan")}, "var library = '</script>';")
+    html = page("t", "", {"text": hostile, "nan": float("nan")}, with_library("var library = '</script>';"))
     found = re.search(r'<script type="application/json" id="run-data">(.*?)</script>', html, re.DOTALL)
     assert found is not None
     assert json.loads(found[1]) == {"text": hostile, "nan": None}
@@ -41,7 +47,7 @@ def test_data_cannot_end_its_element(hostile: str) -> None:
 
 
 def test_only_scripts_of_known_hash_may_run() -> None:
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page("t", "", {}, "var a;"))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page("t", "", {}, with_library("var a;")))
     assert policy is not None
     assert policy[1].startswith(
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-eval' "
@@ -52,5 +58,13 @@ def test_only_scripts_of_known_hash_may_run() -> None:
     assert "'unsafe-inline'" not in policy[1].split("script-src")[1]
 
 
+def test_without_libraries_there_is_one_script_and_nothing_is_compiled() -> None:
+    html = page("t", "", {}, ASSETS)
+    assert html.count("<script>") == html.count("'sha256-") == 1
+    assert "unsafe-eval" not in html
+    assert "Vega" not in html.split("<footer>")[1].split("</footer>")[0]
+    assert "Licences" in page("t", "", {}, with_library("var a;"))
+
+
 def test_dollar_signs_survive() -> None:
-    assert "costs $5 and ${this}" in page("t", "<p>costs $5 and ${this}</p>", {}, "")
+    assert "costs $5 and ${this}" in page("t", "<p>costs $5 and ${this}</p>", {}, ASSETS)

@@ -1,23 +1,26 @@
-"""Group relative policy optimisation (Shao et al. 2024, arXiv:2402.03300) as a graph.
+"""GRPO and its relatives, which change the loss or its normalisation and leave the graph as it is.
 
-With staleness k the generator reads the weights k + 1 versions back, so it may run k steps ahead of the trainer. The
-proximal policy of the clipped ratio is then recomputed by the trainer before its first update
-(``old_logprob=RECOMPUTED``), while the behaviour policy is what the sampler recorded: decoupled PPO (Hilton et al.
-2022, arXiv:2110.00641).
+==========  ==============================================  =======================================  ==================
+function    advantage                                       ratio and clip                           loss divided by
+==========  ==============================================  =======================================  ==================
+`grpo`      reward minus group mean, over group spread      per token, clipped                       tokens or samples
+`dr_grpo`   reward minus group mean                         per token, clipped                       a constant
+`gspo`      as `grpo`                                       per sequence, length-normalised          samples
+`cispo`     as `grpo`                                       per token, a clipped constant weight     tokens
+==========  ==============================================  =======================================  ==================
+
+Which ratio is clipped and how is the loss's affair; the contract names it by ``algorithm``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Unpack
 
-from rpeg.errors import Fault, GraphError
-from rpeg.graph.builder import Builder
-from rpeg.graph.contract import Baseline, Contract, Kl, Logprob, Normalise
-from rpeg.graph.dim import Dim
+from rpeg.algorithms.critic_free import CriticFree, Options
+from rpeg.graph.contract import Baseline, Kl, Normalise
 from rpeg.graph.graph import Graph
-from rpeg.graph.stage import Grain
 
-__all__ = ["grpo"]
+__all__ = ["cispo", "dr_grpo", "grpo", "gspo"]
 
 
 def grpo(
@@ -25,60 +28,59 @@ def grpo(
     group: int = 8,
     staleness: int = 0,
     *,
-    updates_per_step: int = 1,
-    kl: Kl = Kl.NONE,
     normalise: Normalise = Normalise.TOKEN,
-    old_logprob: Logprob = Logprob.RECORDED,
-    evaluate_every_steps: int = 0,
+    **options: Unpack[Options],
 ) -> Graph:
-    """Return the graph of GRPO.
+    """Return the graph of group relative policy optimisation (Shao et al. 2024, arXiv:2402.03300).
 
     Args:
         prompts: prompts per step.
         group: samples per prompt.
-        staleness: k, the versions a sample may be behind the weights it trains; 0 is synchronous.
-        updates_per_step: optimizer updates per step, each on an equal share of the prompts.
-        kl: NONE, or LOSS to add a frozen reference policy.
+        staleness: k, the versions the sampler's weights may be behind; 0 is synchronous.
         normalise: what the sum of token losses is divided by.
-        old_logprob: RECORDED takes the sampler's log-probabilities, RECOMPUTED adds a forward pass.
-        evaluate_every_steps: period of the held-out evaluation, 0 for none.
+        options: see `CriticFree`; ``kl`` is NONE, or LOSS to add a reference policy.
 
     Raises:
         GraphError: when the sizes do not fit together, or the distance to the reference is wanted in the reward.
     """
-    if faults := list(_faults(prompts, updates_per_step, kl)):
-        raise GraphError("grpo", faults)
-    contract = Contract(
-        algorithm="grpo",
-        prompts=Dim("B"),
-        group=Dim("G"),
-        updates_per_step=updates_per_step,
-        max_staleness=staleness,
-        behaviour_logprob=old_logprob,
+    return _relative("grpo", prompts, group, staleness, normalise, options)
+
+
+def dr_grpo(prompts: int = 512, group: int = 8, staleness: int = 0, **options: Unpack[Options]) -> Graph:
+    """Return the graph of GRPO done right (Liu et al. 2025, arXiv:2503.20783): the loss is divided by a constant.
+
+    Raises:
+        GraphError: as `grpo`.
+    """
+    return _relative("dr_grpo", prompts, group, staleness, Normalise.CONSTANT, options)
+
+
+def gspo(prompts: int = 512, group: int = 8, staleness: int = 0, **options: Unpack[Options]) -> Graph:
+    """Return the graph of group sequence policy optimisation (Zheng et al. 2025, arXiv:2507.18071).
+
+    Raises:
+        GraphError: as `grpo`.
+    """
+    return _relative("gspo", prompts, group, staleness, Normalise.SAMPLE, options)
+
+
+def cispo(prompts: int = 512, group: int = 8, staleness: int = 0, **options: Unpack[Options]) -> Graph:
+    """Return the graph of clipped importance-sampling weights (MiniMax 2025, arXiv:2506.13585).
+
+    Raises:
+        GraphError: as `grpo`.
+    """
+    return _relative("cispo", prompts, group, staleness, Normalise.TOKEN, options)
+
+
+def _relative(name: str, prompts: int, group: int, staleness: int, normalise: Normalise, options: Options) -> Graph:
+    return CriticFree(
+        name=name,
+        prompts=prompts,
+        group=group,
+        staleness=staleness,
         baseline=Baseline.GROUP_MEAN,
         normalise=normalise,
-        kl=kl,
-        allowed=frozenset({"relax"}) if staleness else frozenset(),
-    )
-    b = Builder("grpo", contract, B=prompts, G=group)
-    actor = b.trained_model("actor", versions=staleness + 1)
-    questions = b.prompts()
-    rollouts = b.generate("gen", actor, actor.rollout.at(-(staleness + 1)), questions, ahead=staleness > 0)
-    rewards = b.verify("reward", rollouts["tokens", "mask", "version", "finished"], questions["row"])
-    advantages = b.advantage("advantage", rewards, grain=Grain.GROUP)
-    texts = rollouts["tokens", "mask"]
-    ref = b.forward("ref", "ref", b.frozen_model("ref"), texts) if kl is not Kl.NONE else None
-    old = b.forward("old", "actor", actor.master.at(-1), texts) if old_logprob is Logprob.RECOMPUTED else None
-    grads = b.train("train", actor, rollouts, advantages, ref, old, firings=updates_per_step)
-    b.update("update", actor, grads, firings=updates_per_step)
-    if evaluate_every_steps:
-        b.evaluate("eval", actor, evaluate_every_steps)
-    return b.graph()
-
-
-def _faults(prompts: int, updates_per_step: int, kl: Kl) -> Iterator[Fault]:
-    if updates_per_step < 1 or prompts % updates_per_step:
-        text = f"{updates_per_step} updates do not divide {prompts} prompts"
-        yield Fault("updates_per_step", text, "every update trains on whole groups, equally many")
-    if kl is Kl.REWARD:
-        yield Fault("kl", "is reward", "GRPO has the distance to the reference in the loss: none or loss")
+        kl_places=(Kl.NONE, Kl.LOSS),
+        **options,
+    ).graph()

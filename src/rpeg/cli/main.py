@@ -7,8 +7,11 @@ import sys
 import typer
 
 from rpeg import __version__
+from rpeg.cli.check import check
+from rpeg.cli.diff import diff
 from rpeg.cli.doctor import doctor
 from rpeg.cli.report import report
+from rpeg.cli.rewrite import rewrite
 from rpeg.cli.show import show
 from rpeg.cli.simulate import simulate
 from rpeg.cli.train import train
@@ -22,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, report, show, simulate, doctor):
+for command in (train, report, show, check, rewrite, diff, simulate, doctor):
     app.command()(command)
 
 

@@ -7,18 +7,16 @@ from typing import Annotated
 
 import typer
 
-from rpeg.cli.source import read_graph
-from rpeg.errors import Fault, RecipeError
+from rpeg.cli.amounts import read_amounts
+from rpeg.cli.source import Overrides, SourceName, read_graph
 
 __all__ = ["simulate"]
 
 
 def simulate(
-    source: Annotated[str, typer.Argument(help="Recipe (YAML) or graph file (JSON).", metavar="RECIPE|GRAPH")],
+    source: SourceName,
     seconds: Annotated[list[str], typer.Option("--seconds", help="Seconds per firing of a stage: gen=40. Repeat it.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Dotted overrides of a recipe.", metavar="[KEY=VALUE]...")
-    ] = None,
+    overrides: Overrides = None,
     steps: Annotated[int, typer.Option(help="Steps to play.", min=1)] = 100,
     json: Annotated[bool, typer.Option("--json", help="Print every firing as a JSON object.")] = False,
 ) -> None:
@@ -30,7 +28,8 @@ def simulate(
     from rpeg.plan.simulate import simulate as play
 
     graph = read_graph(source, overrides or [])
-    costs = {stage: Duration(value) for stage, value in _durations(seconds, set(graph.stage_of)).items()}
+    amounts = read_amounts("--seconds", seconds, graph.stage_of, "stage", "seconds")
+    costs = {stage: Duration(seconds_each) for stage, seconds_each in amounts.items()}
     events = lower(graph, bind_local(graph), KnownCosts(costs))
     firings = play(events, steps)
     if json:
@@ -44,22 +43,3 @@ def simulate(
     if cycle:
         path = " -> ".join([cycle[0].src, *(arc.dst for arc in cycle)])
         typer.echo(f"limited by {path}, {sum(arc.tokens for arc in cycle)} step(s) apart")
-
-
-def _durations(texts: list[str], stages: set[str]) -> dict[str, float]:
-    faults: list[Fault] = []
-    found: dict[str, float] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            faults.append(Fault(text, "is no duration", "write stage=seconds, such as gen=40"))
-            continue
-        if name not in stages or not 0 <= found[name] < float("inf"):
-            faults.append(
-                Fault(text, "needs a stage of the graph and seconds from 0", f"stages: {', '.join(sorted(stages))}")
-            )
-    if faults:
-        raise RecipeError("--seconds", faults)
-    return found

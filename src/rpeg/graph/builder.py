@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from rpeg.graph.access import Access, Mode
@@ -11,10 +12,15 @@ from rpeg.graph.contract import Contract
 from rpeg.graph.data import Column, Data, DataKind, Lifetime, ModelRef, Per, Symbol, SymbolKind
 from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
+from rpeg.graph.handle import DataHandle, Learner, Model
+from rpeg.graph.region import Region
 from rpeg.graph.stage import Effect, Grain, Source, Stage, StageKind
 from rpeg.graph.validate import check
 
-__all__ = ["Builder", "DataHandle", "Model"]
+__all__ = ["ROLLOUT_COLUMNS", "Builder"]
+
+ROLLOUT_COLUMNS = ("tokens", "mask", "logp", "version", "finished")
+"""What every sampler records of a sample."""
 
 _DTYPES = {
     "tokens": "int64",
@@ -25,39 +31,6 @@ _DTYPES = {
 }
 
 _LAST = (StageKind.PUSH, StageKind.PULL, StageKind.EVALUATE)
-
-
-@dataclass(frozen=True, slots=True)
-class DataHandle:
-    """Data as a stage reads it: which columns, how many steps back."""
-
-    name: str
-    columns: tuple[str, ...] = ()
-    delay: int = 0
-
-    def __getitem__(self, columns: str | tuple[str, ...]) -> DataHandle:
-        """Return the handle restricted to ``columns``."""
-        return replace(self, columns=(columns,) if isinstance(columns, str) else columns)
-
-    def at(self, steps: int) -> DataHandle:
-        """Return the handle ``steps`` away from this step: ``weights.at(-1)`` is the version before."""
-        assert steps <= 0, f"{self.name} cannot be read {steps} steps ahead"
-        return replace(self, delay=-steps)
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The data nodes of one trained model."""
-
-    name: str
-    master: DataHandle
-    """What the optimizer updates."""
-    moments: DataHandle
-    """The optimizer's state."""
-    staged: DataHandle
-    """Published, not yet installed."""
-    rollout: DataHandle
-    """What the generator samples from."""
 
 
 class Builder:
@@ -78,18 +51,33 @@ class Builder:
         Raises:
             GraphError: when it breaks a rule.
         """
+        return check(self._collected())
+
+    def region(self, index: str, trips: Dim) -> Region:
+        """Return what was collected as the body of a loop, which is checked together with the stage it is given to."""
+        return Region(index, trips, self._collected())
+
+    def _collected(self) -> Graph:
         self._stages.sort(key=lambda stage: stage.kind in _LAST)  # publishing is declared with the model but comes last
-        return check(
-            Graph(
-                self._name,
-                self._contract,
-                tuple(self._symbols),
-                tuple(self._models),
-                tuple(self._data),
-                tuple(self._stages),
-                tuple(self._accesses),
-            )
+        return Graph(
+            self._name,
+            self._contract,
+            tuple(self._symbols),
+            tuple(self._models),
+            tuple(self._data),
+            tuple(self._stages),
+            tuple(self._accesses),
         )
+
+    def symbol(self, name: str, unit: str, kind: SymbolKind, doc: str, value: int | None = None) -> Dim:
+        """Declare a size that is no constant of the batch; returns it as a formula."""
+        self._symbols.append(Symbol(name, unit, kind, doc, value))
+        return Dim(name)
+
+    def model(self, name: str, frozen: bool = False) -> str:
+        """Declare the name of a model whose data are declared one by one."""
+        self._models.append(ModelRef(name, frozen))
+        return name
 
     def external(self, name: str, *columns: str, per: Per = Per.GROUP, model: str | None = None) -> DataHandle:
         """Declare data that comes from outside and is never written."""
@@ -99,10 +87,37 @@ class Builder:
         """Declare the prompts of a step, one row per group, with a seed for the samples of each."""
         return self.external("prompts", "row", "tokens", "seed")
 
+    def stream(
+        self,
+        name: str,
+        *columns: str,
+        per: Per = Per.SAMPLE,
+        model: str | None = None,
+        versions: int = 0,
+        lifetime: Lifetime = Lifetime.STEP,
+    ) -> DataHandle:
+        """Declare rows of one step, in a queue with room for ``versions`` batches, 0 for any number."""
+        return self._add_data(Data(name, DataKind.STREAM, _columns(columns), per, model, versions, 0, lifetime))
+
+    def state(
+        self,
+        name: str,
+        *columns: str | Column,
+        model: str | None = None,
+        versions: int = 1,
+        lifetime: Lifetime = Lifetime.SAVED,
+        per: Per = Per.RUN,
+        max_carry: int = 0,
+    ) -> DataHandle:
+        """Declare data that survives the step; what an update makes is part of every checkpoint."""
+        data = Data(name, DataKind.STATE, _columns(columns), per, model, versions, max_carry, lifetime)
+        return self._add_data(data)
+
     def frozen_model(self, name: str) -> DataHandle:
-        """Declare a model whose weights never change; returns its weights."""
-        self._models.append(ModelRef(name, frozen=True))
-        return self.external(f"{name}.weights", "weights", per=Per.RUN, model=name)
+        """Declare a model whose weights never change, unless it is there already; returns its weights."""
+        if name in {model.name for model in self._models}:
+            return DataHandle(f"{name}.weights")
+        return self.external(f"{name}.weights", "weights", per=Per.RUN, model=self.model(name, frozen=True))
 
     def trained_model(self, name: str, versions: int = 1) -> Model:
         """Declare a trained model with its push and pull: the weights travel master, staged, rollout.
@@ -110,96 +125,163 @@ class Builder:
         ``versions`` rollout versions are kept. One fewer staged versions suffice for the trainer never to wait for a
         pull, since a generator that reads ``versions`` steps back installs each one before its next sample.
         """
-        self._models.append(ModelRef(name))
-        model = Model(
-            name,
-            self._state(name, "master", Lifetime.SAVED, 1),
-            self._state(name, "moments", Lifetime.SAVED, 1),
-            self._state(name, "staged", Lifetime.RUN, max(1, versions - 1)),
-            self._state(name, "rollout", Lifetime.RUN, versions),
+        self.model(name)
+        master = self.state(f"{name}.master", "weights", model=name)
+        moments = self.state(f"{name}.moments", "weights", model=name)
+        staged = self.state(
+            f"{name}.staged", "weights", model=name, versions=max(1, versions - 1), lifetime=Lifetime.RUN
         )
-        self._add_stage(Stage("push", StageKind.PUSH, name), [model.master], writes=[model.staged])
-        self._add_stage(Stage("pull", StageKind.PULL, name), [model.staged], writes=[model.rollout])
-        return model
+        rollout = self.state(f"{name}.rollout", "weights", model=name, versions=versions, lifetime=Lifetime.RUN)
+        self.stage(Stage("push", StageKind.PUSH, name), [master], writes=[staged])
+        self.stage(Stage("pull", StageKind.PULL, name), [staged], writes=[rollout])
+        return Model(name, master, (master, moments), rollout)
 
-    def generate(self, name: str, model: Model, weights: DataHandle, prompts: DataHandle, ahead: bool) -> DataHandle:
-        """Add the generator: ``G`` samples per prompt from ``weights``; ``ahead`` says that batches wait in a queue."""
-        columns = ("tokens", "mask", "logp", "version", "finished")
+    def published_model(
+        self,
+        name: str,
+        versions: int = 1,
+        *,
+        weights: tuple[str, ...] = ("weights",),
+        published: tuple[str, ...] = ("weights",),
+        rollout: str | None = None,
+    ) -> Model:
+        """Declare a trained model that is published by a rendezvous: trainer and generator stop for one PUSH.
+
+        The optimizer's moments are one more column beside the ``weights`` of ``<name>.master``; the columns
+        ``published`` are copied to ``rollout`` (``<name>.rollout``), of which ``versions`` are kept.
+        """
+        learner = self.learner(name, weights)
+        copy = rollout or f"{name}.rollout"
+        kept = self.state(copy, *published, model=name, versions=versions, lifetime=Lifetime.RUN)
+        self.stage(Stage("publish", StageKind.PUSH, name), [learner.master[published]], writes=[kept])
+        return Model(name, learner.master, learner.states, kept)
+
+    def learner(self, name: str, weights: tuple[str, ...] = ("weights",)) -> Learner:
+        """Declare a trained model that nothing samples from; the optimizer's moments are a column of its master."""
+        master = self.state(f"{name}.master", *weights, "moments", model=self.model(name))
+        return Learner(name, master[weights], (master,))
+
+    def generate(
+        self,
+        name: str,
+        model: Model,
+        weights: DataHandle,
+        prompts: DataHandle,
+        ahead: bool,
+        *also: DataHandle,
+        versions: int = 0,
+        heads: tuple[str, ...] = (),
+        body: Region | None = None,
+        writes: Iterable[DataHandle] = (),
+        updates: Iterable[DataHandle] = (),
+    ) -> DataHandle:
+        """Add the generator: ``G`` samples per prompt from ``weights``.
+
+        Args:
+            name: name of the stage.
+            model: whose samples these are.
+            weights: what it samples from, how old and how fresh.
+            prompts: one row per group.
+            ahead: whether batches wait in a queue, which a checkpoint then holds.
+            also: what else it reads.
+            versions: batches the queue has room for, 0 for any number.
+            heads: what happens to its KV cache when the weights change (``kv_keep``, ``kv_recompute``).
+            body: the loop inside, if a sample is made in rounds or turns.
+            writes: what it makes besides the rollouts.
+            updates: states it keeps from step to step.
+        """
         lifetime = Lifetime.SAVED if ahead else Lifetime.STEP
+        columns = _columns(ROLLOUT_COLUMNS)
         out = self._add_data(
-            Data("rollouts", DataKind.STREAM, _columns(columns), Per.SAMPLE, model.name, 0, 0, lifetime)
+            Data("rollouts", DataKind.STREAM, columns, Per.SAMPLE, model.name, versions, lifetime=lifetime)
         )
+        random = frozenset({Effect.RNG})
         yields = self._contract.group
-        stage = Stage(name, StageKind.GENERATE, model.name, yields=yields, effects=frozenset({Effect.RNG}))
-        self._add_stage(stage, [prompts, weights], writes=[out])
+        stage = Stage(name, StageKind.GENERATE, model.name, heads, yields=yields, effects=random, body=body)
+        self.stage(stage, [prompts, weights, *also], [out, *writes], updates)
         return out
 
-    def verify(self, name: str, *inputs: DataHandle) -> DataHandle:
-        """Add a verifier: one reward per sample."""
-        out = self._stream("scores", ("reward",))
-        self._add_stage(Stage(name, StageKind.VERIFY, effects=frozenset({Effect.HOST_IO})), inputs, writes=[out])
-        return out
+    def verify(self, name: str, *inputs: DataHandle, out: DataHandle | None = None) -> DataHandle:
+        """Add a verifier: one reward per row, into ``out`` or into ``scores``."""
+        made = out or self.stream("scores", "reward")
+        self.stage(Stage(name, StageKind.VERIFY, effects=frozenset({Effect.HOST_IO})), inputs, writes=[made])
+        return made
 
-    def advantage(self, name: str, *inputs: DataHandle, grain: Grain) -> DataHandle:
+    def advantage(
+        self, name: str, *inputs: DataHandle, grain: Grain, columns: tuple[str, ...] = ("advantage",)
+    ) -> DataHandle:
         """Add the stage that turns rewards into advantages."""
-        out = self._stream("advantages", ("advantage",))
-        self._add_stage(Stage(name, StageKind.ADVANTAGE, grain=grain), inputs, writes=[out])
+        out = self.stream("advantages", *columns)
+        self.stage(Stage(name, StageKind.ADVANTAGE, grain=grain), inputs, writes=[out])
         return out
 
-    def forward(self, name: str, model: str, weights: DataHandle, *inputs: DataHandle) -> DataHandle:
-        """Add a pass without gradients that returns ``<name>_logp``, the log-probability of every response token."""
-        out = self._stream(f"{name}_out", (f"{name}_logp",))
-        stage = Stage(name, StageKind.FORWARD, model, heads=("logprob",))
-        self._add_stage(stage, [*inputs, weights], writes=[out])
-        return out
+    def forward(
+        self,
+        name: str,
+        model: str,
+        weights: DataHandle,
+        *inputs: DataHandle,
+        head: str = "logprob",
+        out: DataHandle | None = None,
+    ) -> DataHandle:
+        """Add a pass without gradients, into ``out`` or into ``<name>_out`` with the column ``<name>_logp``.
 
-    def train(self, name: str, model: Model, *inputs: DataHandle | None, firings: int = 1) -> DataHandle:
-        """Add the gradient pass over ``inputs``; ``firings`` optimizer mini-batches per step."""
-        out = self._add_data(Data("grads", DataKind.STREAM, _columns(("grads",)), Per.STEP, model.name, 0))
-        stage = Stage(name, StageKind.TRAIN, model.name, heads=("logprob", "entropy"), firings=Dim(str(firings)))
-        reads = [*(i for i in inputs if i is not None), model.master.at(-1)]
-        self._add_stage(stage, reads, writes=[out])
-        return out
+        A pass with the head ``logprob`` returns the log-probability of every response token.
+        """
+        made = out or self.stream(f"{name}_out", f"{name}_logp")
+        stage = Stage(name, StageKind.FORWARD, model, heads=(head,))
+        self.stage(stage, [*inputs, weights], writes=[made])
+        return made
 
-    def update(self, name: str, model: Model, grads: DataHandle, firings: int = 1) -> None:
+    def train(
+        self,
+        name: str,
+        model: Learner,
+        *inputs: DataHandle | None,
+        firings: int = 1,
+        passes: int = 1,
+        grain: Grain = Grain.SAMPLE,
+        heads: tuple[str, ...] = ("logprob", "entropy"),
+        out: str = "grads",
+    ) -> DataHandle:
+        """Add the gradient pass over ``inputs``: ``passes`` sweeps of ``firings`` optimizer mini-batches."""
+        made = self.stream(out, "grads", per=Per.STEP, model=model.name)
+        stage = Stage(name, StageKind.TRAIN, model.name, heads, grain, Dim(str(firings)), passes)
+        self.stage(stage, [*(i for i in inputs if i is not None), model.master.at(-1)], writes=[made])
+        return made
+
+    def update(self, name: str, model: Learner, grads: DataHandle, firings: int = 1) -> None:
         """Add the optimizer step that makes the next version of the master weights and moments."""
         stage = Stage(name, StageKind.UPDATE, model.name, firings=Dim(str(firings)))
-        self._add_stage(stage, [grads], updates=[model.master, model.moments])
+        self.stage(stage, [grads], updates=model.states)
 
-    def evaluate(self, name: str, model: Model, every_steps: int) -> None:
+    def evaluate(self, name: str, model: Model, every_steps: int, *also: DataHandle) -> None:
         """Add the greedy evaluation on held-out prompts, once every ``every_steps`` steps."""
         held_out = self.external("held_out", "row", "tokens")
         stage = Stage(name, StageKind.EVALUATE, model.name, firings=Dim(f"1 / {every_steps}"))
-        self._add_stage(stage, [held_out, model.rollout])
+        self.stage(stage, [held_out, model.rollout, *also])
 
-    def _stream(self, name: str, columns: tuple[str, ...]) -> DataHandle:
-        return self._add_data(Data(name, DataKind.STREAM, _columns(columns), Per.SAMPLE, versions=0))
-
-    def _state(self, model: str, role: str, lifetime: Lifetime, versions: int) -> DataHandle:
-        data = Data(
-            f"{model}.{role}", DataKind.STATE, _columns(("weights",)), Per.RUN, model, versions, lifetime=lifetime
-        )
-        return self._add_data(data)
+    def stage(
+        self,
+        stage: Stage,
+        reads: Iterable[DataHandle] = (),
+        writes: Iterable[DataHandle] = (),
+        updates: Iterable[DataHandle] = (),
+        merge: str | None = None,
+    ) -> None:
+        """Add any stage with its accesses; ``merge`` says how its updates join what is there."""
+        self._stages.append(replace(stage, source=_caller()))
+        self._accesses += [Access(stage.name, h.name, Mode.READ, h.columns, h.delay, h.bound, h.refresh) for h in reads]
+        self._accesses += [Access(stage.name, h.name, Mode.WRITE, h.columns) for h in writes]
+        self._accesses += [Access(stage.name, h.name, Mode.UPDATE, merge=merge) for h in updates]
 
     def _add_data(self, data: Data) -> DataHandle:
         self._data.append(data)
         return DataHandle(data.name)
 
-    def _add_stage(
-        self,
-        stage: Stage,
-        reads: list[DataHandle] | tuple[DataHandle, ...],
-        writes: list[DataHandle] | None = None,
-        updates: list[DataHandle] | None = None,
-    ) -> None:
-        self._stages.append(replace(stage, source=_caller()))
-        self._accesses += [Access(stage.name, h.name, Mode.READ, h.columns, h.delay) for h in reads]
-        self._accesses += [Access(stage.name, h.name, Mode.WRITE, h.columns) for h in writes or []]
-        self._accesses += [Access(stage.name, h.name, Mode.UPDATE) for h in updates or []]
 
-
-def _columns(names: tuple[str, ...]) -> tuple[Column, ...]:
-    return tuple(Column(name, _DTYPES.get(name, "float32")) for name in names)
+def _columns(given: Iterable[str | Column]) -> tuple[Column, ...]:
+    return tuple(Column(c, _DTYPES.get(c, "float32")) if isinstance(c, str) else c for c in given)
 
 
 def _caller() -> Source:

@@ -36,6 +36,8 @@ class Baseline(StrEnum):
     GROUP_MEAN = "group_mean"
     LEAVE_ONE_OUT = "leave_one_out"
     VALUE = "value"
+    GREEDY = "greedy"
+    """The reward of the greedy answer to the same prompt."""
     NONE = "none"
 
 
@@ -45,6 +47,8 @@ class Normalise(StrEnum):
     TOKEN = "token"
     SAMPLE = "sample"
     GROUP = "group"
+    CONSTANT = "constant"
+    """A length fixed beforehand times the samples: nothing has to be counted first."""
 
 
 class Kl(StrEnum):

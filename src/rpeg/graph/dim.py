@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -56,6 +56,14 @@ class Dim:
         """
         return _evaluate(_parse(self.text), self.text, env)
 
+    def is_bounded(self, growing: Collection[str]) -> bool:
+        """Whether the value stays below some number whatever the symbols in ``growing`` are (none is below 0).
+
+        >>> Dim("min(ceil(1 / keep), 10)").is_bounded({"keep"}), Dim("ceil(1 / keep)").is_bounded({"keep"})
+        (True, False)
+        """
+        return _is_bounded(_parse(self.text), growing)
+
     def __str__(self) -> str:
         """Return the canonical text."""
         return self.text
@@ -95,6 +103,25 @@ def _check(node: ast.expr, text: str) -> None:
                 _check(arg, text)
         case _:
             raise _refuse(text, f"has {type(node).__name__} outside the grammar")
+
+
+def _is_bounded(node: ast.expr, growing: Collection[str]) -> bool:
+    match node:
+        case ast.Name(id=name):
+            return name not in growing
+        case ast.BinOp(left=left, op=ast.Sub()):
+            return _is_bounded(left, growing)
+        case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv(), right=right):
+            names = {each.id for each in ast.walk(right) if isinstance(each, ast.Name)}
+            return _is_bounded(left, growing) and not names & set(growing)
+        case ast.BinOp(left=left, right=right):
+            return _is_bounded(left, growing) and _is_bounded(right, growing)
+        case ast.Call(func=ast.Name(id="min"), args=args):
+            return any(_is_bounded(arg, growing) for arg in args)
+        case ast.Call(args=args):
+            return all(_is_bounded(arg, growing) for arg in args)
+        case _:
+            return True
 
 
 def _evaluate(node: ast.expr, text: str, env: Mapping[str, float | Fraction]) -> Fraction:

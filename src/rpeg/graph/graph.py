@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
-from rpeg.graph.access import Access, Edge, Mode
+from rpeg.graph.access import Access, Edge
 from rpeg.graph.contract import Contract
 from rpeg.graph.data import Data, DataKind, ModelRef, Symbol
 from rpeg.graph.record import encode
@@ -72,23 +72,42 @@ class Graph:
 
     def reads(self, stage: str) -> list[Access]:
         """Return the READ accesses of ``stage`` in declaration order."""
-        return [a for a in self.accesses if a.stage == stage and a.mode is Mode.READ]
+        return self._accesses_of["stage", False].get(stage, []).copy()
 
     def writes(self, stage: str) -> list[Access]:
         """Return the WRITE and UPDATE accesses of ``stage`` in declaration order."""
-        return [a for a in self.accesses if a.stage == stage and a.writes]
+        return self._accesses_of["stage", True].get(stage, []).copy()
 
     def writers(self, data: str) -> list[Access]:
         """Return the accesses that write ``data``."""
-        return [a for a in self.accesses if a.data == data and a.writes]
+        return self._accesses_of["data", True].get(data, []).copy()
 
     def readers(self, data: str) -> list[Access]:
         """Return the accesses that read ``data``."""
-        return [a for a in self.accesses if a.data == data and a.mode is Mode.READ]
+        return self._accesses_of["data", False].get(data, []).copy()
+
+    @cached_property
+    def _accesses_of(self) -> dict[tuple[str, bool], dict[str, list[Access]]]:
+        """Accesses by the name at one of their ends, reads and writes apart."""
+        found: dict[tuple[str, bool], dict[str, list[Access]]] = {
+            (end, writes): {} for end in ("stage", "data") for writes in (False, True)
+        }
+        for access in self.accesses:
+            found["stage", access.writes].setdefault(access.stage, []).append(access)
+            found["data", access.writes].setdefault(access.data, []).append(access)
+        return found
 
     def firings(self, stage: str) -> Fraction:
         """Return how often ``stage`` fires per step."""
-        return self.stage_of[stage].firings.evaluate(self.env)
+        found = self._firings.get(stage)
+        if found is None:
+            found = self._firings[stage] = self.stage_of[stage].firings.evaluate(self.env)
+        return found
+
+    @cached_property
+    def _firings(self) -> dict[str, Fraction]:
+        """What `firings` has returned so far: a size without a value is an error only for whoever asks for it."""
+        return {}
 
     def dependences(self, data: str) -> Iterator[tuple[Access, Access]]:
         """Yield each writer of ``data`` with each reader of one of the columns it writes."""
@@ -115,11 +134,32 @@ class Graph:
         """Return the sha256 of the canonical JSON without history, source and doc, independent of declaration order."""
         return self._digest
 
+    def recorded(self, entry: Applied) -> Graph:
+        """Return this graph with ``entry`` at the end of its history, and with everything computed from it so far."""
+        graph = replace(self, history=(*self.history, entry))
+        graph.__dict__.update({name: value for name, value in self.__dict__.items() if name != "history"})
+        return graph
+
     @cached_property
     def _digest(self) -> str:
-        record: dict[str, Any] = encode(self, skip=_NOT_DIGESTED)
-        _sort(record)
-        return hashlib.sha256(_one_line(record).encode()).hexdigest()
+        return hashlib.sha256(_canonical(self).encode()).hexdigest()
+
+
+def _canonical(graph: Graph) -> str:
+    """Return the JSON text that the digest is of: keys in order, and what has no order put into one."""
+    parts = {key: f"[{', '.join(sorted(map(_record_line, getattr(graph, key))))}]" for key in _UNORDERED}
+    parts |= {"contract": _record_line(graph.contract)}
+    parts |= {"name": json.dumps(graph.name), "schema": json.dumps(graph.schema)}
+    return "{" + ", ".join(f'"{key}": {parts[key]}' for key in sorted(parts)) + "}"
+
+
+@lru_cache(maxsize=1 << 15)
+def _record_line(record: Any) -> str:
+    """Return one record as JSON; graphs that come from one another share most of theirs, hence the cache."""
+    encoded: dict[str, Any] = encode(record, skip=_NOT_DIGESTED)
+    if encoded.get("body") is not None:
+        _sort(encoded["body"]["graph"])
+    return _one_line(encoded)
 
 
 def _sort(record: dict[str, Any]) -> None:

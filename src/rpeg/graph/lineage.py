@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from rpeg.graph.access import Edge
 from rpeg.graph.data import Data, DataKind
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 
-__all__ = ["generators", "lead", "reachable_backwards", "staleness", "zero_delay_cycle"]
+__all__ = ["Path", "generators", "lead", "oldest_lineage", "reachable_backwards", "staleness", "zero_delay_cycle"]
+
+Path = tuple[Edge, ...]
+"""Dependences one after the other."""
 
 
 def generators(graph: Graph) -> list[Stage]:
@@ -26,11 +30,43 @@ def staleness(graph: Graph, generator: str) -> int:
 
     -1 when the samples never reach an update of the generator's model.
     """
-    updates = _updates(graph, generator)
-    there = [(stage, delay) for stage, delay in _paths(graph, generator, _is_stream) if stage in updates]
-    sums = (forth + back for stage, forth in there for back in _ways_back(graph, stage, generator))
-    total = max(sums, default=0) - 1
+    total = _ages(graph, generator)(oldest_lineage(graph, generator)) - 1
     return total + _carry(graph, generator) if total >= 0 else -1
+
+
+def oldest_lineage(graph: Graph, generator: str) -> Path:
+    """Return the way of a sample to the update and of the weights back to ``generator`` that makes a sample oldest.
+
+    Empty when the samples never reach an update of the generator's model.
+    """
+    age = _ages(graph, generator)
+    forth: dict[str, list[Path]] = {update: [] for update in _updates(graph, generator)}
+    for stage, path in _paths(graph, generator, _is_stream):
+        if stage in forth:
+            forth[stage].append(path)
+    ways: list[Path] = []
+    for update, there in forth.items():  # ages add up, so the oldest way there and the oldest way back belong together
+        back = list(_ways_back(graph, update, generator)) if there else []
+        if back:
+            ways.append((*max(there, key=age), *max(back, key=age)))
+    return max(ways, key=age, default=())
+
+
+def _ages(graph: Graph, generator: str) -> Callable[[Path], int]:
+    """Return what says how many versions are published while a sample and the weights made with it go along a path.
+
+    One per delay, if a step makes one version. Where n updates follow one another, each making its weights from those
+    of the one before (n steps drawn as one), a delay is n versions, less one for every update that the way leads on to.
+    """
+    updates = _updates(graph, generator)
+    if len(updates) < 2 or not any(edge.writer in updates and edge.reader in updates for edge in graph.edges()):
+        return _delays
+
+    def age(path: Path) -> int:
+        hops = sum(edge.writer in updates and edge.reader in updates for edge in path)
+        return _delays(path) * len(updates) - hops
+
+    return age
 
 
 def lead(graph: Graph, generator: str) -> int:
@@ -40,7 +76,7 @@ def lead(graph: Graph, generator: str) -> int:
     wait for their turn, but the generator starts no earlier.
     """
     ways = (back for stage in _updates(graph, generator) for back in _ways_back(graph, stage, generator))
-    return max(0, min(ways, default=1) - 1)
+    return max(0, min(map(_delays, ways), default=1) - 1)
 
 
 def _updates(graph: Graph, generator: str) -> list[str]:
@@ -52,23 +88,29 @@ def _is_stream(data: Data) -> bool:
     return data.kind is DataKind.STREAM
 
 
-def _ways_back(graph: Graph, update: str, generator: str) -> Iterator[int]:
-    """Yield the sum of delays of every way of the weights from ``update`` to ``generator``."""
+def _ways_back(graph: Graph, update: str, generator: str) -> Iterator[Path]:
+    """Yield every way of the weights from ``update`` to ``generator``."""
     model = graph.stage_of[generator].model
     paths = _paths(graph, update, lambda data: data.kind is DataKind.STATE and data.model == model)
-    yield from (delay for stage, delay in paths if stage == generator)
+    yield from (path for stage, path in paths if stage == generator)
 
 
-def _paths(graph: Graph, start: str, is_followed: Callable[[Data], bool]) -> Iterator[tuple[str, int]]:
-    """Yield (end, sum of delays) of every simple path from ``start`` along the data followed, itself included."""
-    edges = [edge for edge in graph.edges() if is_followed(graph.data_of[edge.data])]
-    stack = [(start, 0, frozenset({start}))]
+def _paths(graph: Graph, start: str, is_followed: Callable[[Data], bool]) -> Iterator[tuple[str, Path]]:
+    """Yield (end, dependences) of every simple path from ``start`` along the data followed, the empty one included."""
+    edges: dict[str, list[Edge]] = {}
+    for edge in graph.edges():
+        if is_followed(graph.data_of[edge.data]):
+            edges.setdefault(edge.writer, []).append(edge)
+    stack: list[tuple[str, Path]] = [(start, ())]
     while stack:
-        stage, total, seen = stack.pop()
-        yield stage, total
-        for edge in edges:
-            if edge.writer == stage and edge.reader not in seen:
-                stack.append((edge.reader, total + edge.delay, seen | {edge.reader}))
+        stage, path = stack.pop()
+        yield stage, path
+        seen = {start, *(edge.reader for edge in path)}
+        stack += [(edge.reader, (*path, edge)) for edge in edges.get(stage, ()) if edge.reader not in seen]
+
+
+def _delays(path: Path) -> int:
+    return sum(edge.delay for edge in path)
 
 
 def _carry(graph: Graph, generator: str) -> int:

@@ -1,27 +1,26 @@
-"""The printed form of a graph: one line per stage, diffable; used in errors, docs and golden tests."""
+"""The printed form of a graph: one line per stage, diffable; used in errors, docs and golden tests.
+
+``rollouts[tokens mask]`` names columns, ``@-2`` how many steps back is read, ``+`` that a newer version will do and
+``/token`` how often it is looked for; ``!`` is an update, with its merge if it has one. How a stage works on its reads
+stands in parentheses, and the stages inside a loop stand below it, with the trips.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from rpeg.graph.access import Access, Mode
+from rpeg.graph.access import Access, Bound, Mode, Refresh
+from rpeg.graph.dim import ONE
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators, staleness
-from rpeg.graph.stage import Grain, Stage
+from rpeg.graph.stage import Grain, Stage, StageKind
 
 __all__ = ["headline", "to_text"]
 
 
 def to_text(graph: Graph, marks: Mapping[str, str] | None = None) -> str:
     """Return the graph as text; names in ``marks`` get their mark at the end of their line."""
-    marks = marks or {}
-    rows = [_row(graph, stage) for stage in graph.stages]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(5)]
-    lines = [headline(graph)]
-    for stage, row in zip(graph.stages, rows, strict=True):
-        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-        lines.append(_marked(f"  {cells}  -> {row[5]}".rstrip(), stage, graph, marks))
-    return "\n".join(lines)
+    return "\n".join([headline(graph), *_lines(graph, marks or {}, "  ")])
 
 
 def headline(graph: Graph) -> str:
@@ -32,17 +31,44 @@ def headline(graph: Graph) -> str:
     return f"{graph.name}  {batch}  staleness {found} (<= {graph.contract.max_staleness})  digest {graph.digest()[:8]}"
 
 
+def _lines(graph: Graph, marks: Mapping[str, str], indent: str) -> Iterator[str]:
+    """Yield one line per stage, followed by the stages inside it if it is a loop."""
+    rows = [_row(graph, stage) for stage in graph.stages]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(5)]
+    for stage, row in zip(graph.stages, rows, strict=True):
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        yield _marked(f"{indent}{cells}  -> {row[5]}".rstrip(), stage, graph, marks)
+        if stage.body is not None:
+            yield f"{indent}  {stage.body.index} x {stage.body.trips}"
+            yield from _lines(stage.body.graph, {}, f"{indent}    ")
+
+
 def _row(graph: Graph, stage: Stage) -> tuple[str, ...]:
     reads = ", ".join(_access(a) for a in graph.reads(stage.name))
     writes = ", ".join(_access(a) for a in graph.writes(stage.name))
-    grain = f" (by {stage.grain})" if stage.grain is not Grain.SAMPLE else ""
-    return stage.name, str(stage.kind), stage.model or "-", f"x{stage.firings}", reads + grain, writes
+    notes = ", ".join(_notes(graph, stage))
+    inputs = f"{reads} ({notes})" if notes else reads
+    return stage.name, str(stage.kind), stage.model or "-", f"x{stage.firings}", inputs, writes
+
+
+def _notes(graph: Graph, stage: Stage) -> Iterator[str]:
+    if stage.grain is not Grain.SAMPLE:
+        yield f"by {stage.grain}"
+    if stage.yields not in (ONE, graph.contract.group):
+        yield f"yields {stage.yields}"
+    if stage.passes > 1:
+        yield f"{stage.passes} passes"
+    if stage.kind is StageKind.GENERATE:
+        yield from (head for head in stage.heads if head != "logprob")
 
 
 def _access(access: Access) -> str:
     columns = f"[{' '.join(access.columns)}]" if access.columns else ""
     delay = f"@-{access.delay}" if access.delay else ""
-    return f"{access.data}{columns}{delay}{'!' if access.mode is Mode.UPDATE else ''}"
+    newer = "+" if access.bound is Bound.AT_LEAST else ""
+    refresh = f"/{access.refresh}" if access.refresh is not Refresh.STEP else ""
+    update = f"!{access.merge or ''}" if access.mode is Mode.UPDATE else ""
+    return f"{access.data}{columns}{delay}{newer}{refresh}{update}"
 
 
 def _marked(line: str, stage: Stage, graph: Graph, marks: Mapping[str, str]) -> str:

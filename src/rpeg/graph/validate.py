@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from rpeg.errors import GraphError
 from rpeg.graph.graph import Graph
-from rpeg.graph.rules import learning, names, order, rates, versions
+from rpeg.graph.rules import learning, names, order, rates, regions, versions
 from rpeg.graph.rules.problem import Problem
 from rpeg.graph.text import to_text
 
@@ -28,7 +28,7 @@ RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
     versions.v12_refresh,
     learning.v13_seeds,
     versions.v14_saved,
-    learning.v15_regions,
+    regions.v15_regions,
 )
 
 

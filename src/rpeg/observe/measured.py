@@ -7,6 +7,7 @@ from statistics import median
 
 from rpeg.plan.costs import Duration
 from rpeg.plan.plan import Binding
+from rpeg.plan.shipments import Shipment
 
 __all__ = ["MeasuredCosts"]
 
@@ -27,5 +28,12 @@ class MeasuredCosts:
 
     def seconds(self, stage: str, binding: Binding) -> Duration:
         """Return the median duration of a firing of ``stage``; the binding is the one it was measured with."""
-        found = self._seconds.get(stage)
-        return Duration(median(found) if found else 0.0)
+        return Duration(self._median_s(stage))
+
+    def transfer_s(self, shipment: Shipment) -> float:
+        """Return the median duration of a firing of ``shipment``, measured under its name."""
+        return self._median_s(shipment.name)
+
+    def _median_s(self, name: str) -> float:
+        found = self._seconds.get(name)
+        return median(found) if found else 0.0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators, lead, staleness
 from rpeg.graph.stage import Stage, StageKind
-from rpeg.plan.firings import num_events
-from rpeg.plan.plan import Binding, Layout, Mesh, Plan, Slot
+from rpeg.plan.events import Event
+from rpeg.plan.orders import alone, dealt, depths, in_sequence, rendezvous
+from rpeg.plan.plan import Binding, Layout, Mesh, Plan
 from rpeg.plan.rules import check_plan
 
 __all__ = ["HOST", "bind_local"]
@@ -33,8 +32,20 @@ def bind_local(graph: Graph) -> Plan:
         Mesh(name, "local.host" if name == HOST else f"local.slot[{i}:{i + 1}]") for i, name in enumerate(names)
     )
     bindings = tuple(Binding(name, mesh, Layout(mesh)) for name, mesh in placed.items())
-    order = tuple((name, _order(graph, [s for s in placed if placed[s] == name])) for name in names)
-    return check_plan(graph, Plan(graph.digest(), meshes, bindings, order))
+    shifts = {stage.name: lead(graph, stage.name) for stage in generators(graph)}
+    depth = depths(graph)
+
+    def first(event: Event) -> tuple[int, int]:
+        """One kind of work after the other; beside a generator, what its rows allow is taken as far as it goes."""
+        if event.stage not in depth:  # a transfer, which has no slot of its own: as soon as it can
+            return -2 * len(depth), event.firing
+        is_downstream = is_split and graph.stage_of[event.stage].kind is not StageKind.GENERATE
+        return -depth[event.stage] if is_downstream else depth[event.stage] - is_split * len(depth), event.firing
+
+    slots = in_sequence(alone(graph, bindings, shifts), first)
+    return check_plan(
+        graph, Plan(graph.digest(), meshes, bindings, dealt(slots, meshes, bindings, rendezvous(graph, bindings), None))
+    )
 
 
 def _mesh(stage: Stage, is_split: bool) -> str:
@@ -43,26 +54,3 @@ def _mesh(stage: Stage, is_split: bool) -> str:
     if not is_split:
         return "all"
     return "roll" if stage.kind in _ROLLING else "trn"
-
-
-def _order(graph: Graph, stages: list[str]) -> tuple[Slot, ...]:
-    """Firings in topological order of the zero-delay dependences; optimizer mini-batches alternate train and update."""
-    counts = {stage: num_events(graph, stage) for stage in stages}
-    ranked = sorted(stages, key=_depths(graph).__getitem__)
-    slots: list[Slot] = []
-    for name in ranked:
-        shift = lead(graph, name) if graph.stage_of[name].kind is StageKind.GENERATE else 0
-        slots += [Slot(name, firing, shift) for firing in range(counts[name])]
-    learning = [s for s in slots if graph.stage_of[s.stage].kind in (StageKind.TRAIN, StageKind.UPDATE)]
-    alternated = iter(sorted(learning, key=lambda s: Fraction(s.firing + 1, counts[s.stage])))
-    return tuple(next(alternated) if s in learning else s for s in slots)
-
-
-def _depths(graph: Graph) -> dict[str, int]:
-    """Longest path of zero-delay dependences that ends in each stage: generators come first, their weights are old."""
-    depth = {stage.name: 0 for stage in graph.stages}
-    edges = [edge for edge in graph.edges() if edge.delay == 0]
-    for _ in graph.stages:
-        for edge in edges:
-            depth[edge.reader] = max(depth[edge.reader], depth[edge.writer] + 1)
-    return depth

@@ -6,16 +6,18 @@ Karp 1978 for one token per arc). The cycle that reaches it is the critical one:
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from math import lcm
 
 from rpeg.errors import Fault, PlanError
+from rpeg.plan.cycles import forward_order, largest_ratio, positive_cycles
 
 __all__ = [
     "Arc",
+    "ArcIndex",
     "Event",
     "EventGraph",
     "beyond_cut",
@@ -55,6 +57,19 @@ class Arc:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class ArcIndex:
+    """The arcs of an event graph in an order in which those without tokens run forward."""
+
+    arcs: list[Arc]
+    ends: list[tuple[int, int]]
+    """Of each arc, the places of its source and its target among the events."""
+    tokens: list[int]
+    """Of each arc at a cut. Around a cycle they sum to the tokens of its arcs."""
+    is_live: bool
+    """Whether that order alone proves that every cycle has tokens; a live graph with negative tokens needs a look."""
+
+
 @dataclass(frozen=True)
 class EventGraph:
     """Events and arcs; what the model prices, the simulator plays and the runtime executes.
@@ -86,24 +101,45 @@ class EventGraph:
             out[arc.src].append(index)
         return out
 
+    @cached_property
+    def index(self) -> ArcIndex:
+        """Arcs and events as numbers, for what looks for cycles."""
+        number = {event.id: i for i, event in enumerate(self.events)}
+        shift = {event.id: event.shift for event in self.events}
+        ends = [(number[arc.src], number[arc.dst]) for arc in self.arcs]
+        # What lies on an arc at a cut: shifts telescope around a cycle, and mostly none of these is negative.
+        at_cut = [arc.tokens + shift[arc.src] - shift[arc.dst] for arc in self.arcs]
+        order, is_ordered = forward_order(len(self.events), ends, at_cut)
+        return ArcIndex(
+            [self.arcs[i] for i in order],
+            [ends[i] for i in order],
+            [at_cut[i] for i in order],
+            is_ordered and min(at_cut, default=0) >= 0,
+        )
+
 
 def cycle_ratio(graph: EventGraph) -> tuple[Fraction, list[Arc]]:
     """Return the period in seconds per step, exactly, and the critical cycle (empty if all takes no time).
 
-    Dinkelbach's iteration: raise the period to the ratio of any cycle that still has positive weight
-    ``occupancy + latency - period * tokens``; when none is left the period is the maximum.
-
     Raises:
         PlanError: when a cycle with positive time has no positive number of tokens, so it can never turn.
     """
-    lengths = [Fraction(graph.event_of[a.src].occupancy_s) + Fraction(a.latency_s) for a in graph.arcs]
-    period, critical = Fraction(0), list[int]()
-    while (cycle := _positive_cycle(graph, lengths, period)) is not None:
-        tokens = sum(graph.arcs[i].tokens for i in cycle)
-        if tokens <= 0:
-            raise dead_cycle([graph.arcs[i] for i in cycle])
-        period, critical = sum((lengths[i] for i in cycle), Fraction(0)) / tokens, cycle
-    return period, [graph.arcs[i] for i in critical]
+    arcs, occupancies_s = graph.index.arcs, [_ratio(event.occupancy_s) for event in graph.events]
+    latencies_s = [_ratio(arc.latency_s) for arc in arcs]
+    unit = lcm(*{denominator for _, denominator in (*occupancies_s, *latencies_s)})
+    busy = [number * (unit // denominator) for number, denominator in occupancies_s]
+    waits = [number * (unit // denominator) for number, denominator in latencies_s]
+    lengths = [busy[source] + wait for (source, _), wait in zip(graph.index.ends, waits, strict=True)]
+    found = largest_ratio(len(busy), graph.index.ends, lengths, graph.index.tokens)
+    cycle = [arcs[i] for i in found.cycle]
+    if found.tokens <= 0:
+        raise dead_cycle(cycle)
+    return Fraction(found.length, found.tokens * unit), cycle
+
+
+def _ratio(seconds: float) -> tuple[int, int]:
+    """Return seconds as a numerator and a denominator: every float is a fraction."""
+    return seconds.as_integer_ratio() if seconds else (0, 1)
 
 
 def tokenless_cycle(graph: EventGraph) -> list[Arc] | None:
@@ -111,9 +147,13 @@ def tokenless_cycle(graph: EventGraph) -> list[Arc] | None:
 
     A separate check: a tokenless cycle of events without length has no weight, so the cycle ratio does not see it.
     """
-    scale = Fraction(1, len(graph.events) + 1)  # a cycle of n arcs and 1 token must not look positive: n * scale < 1
-    cycle = _positive_cycle(graph, [scale] * len(graph.arcs), Fraction(1))
-    return None if cycle is None else [graph.arcs[i] for i in cycle]
+    index = graph.index
+    if index.is_live:
+        return None
+    size = len(graph.events)
+    # A cycle of n arcs and 1 token must not look positive, one without tokens must.
+    cycles = positive_cycles(size, index.ends, [1 - (size + 1) * count for count in index.tokens])
+    return [index.arcs[i] for i in cycles[0]] if cycles else None
 
 
 def dead_cycle(arcs: Iterable[Arc]) -> PlanError:
@@ -144,31 +184,3 @@ def unreachable_cut(graph: EventGraph, arcs: Iterable[Arc]) -> PlanError:
         text = f"{arc.tokens} tokens ({arc.reason}) do not let {arc.dst} run {ahead} steps ahead"
         faults.append(Fault(f"{arc.src} -> {arc.dst}", text, "lower its shift, or raise the delay or the room"))
     return PlanError("event graph", faults)
-
-
-def _positive_cycle(graph: EventGraph, lengths: Sequence[Fraction], period: Fraction) -> list[int] | None:
-    """Return arc indices of a cycle with positive weight (Bellman-Ford on longest paths), or None."""
-    weights = [length - period * arc.tokens for length, arc in zip(lengths, graph.arcs, strict=True)]
-    distance: dict[str, Fraction] = defaultdict(Fraction)
-    parent: dict[str, int] = {}
-    changed: str | None = None
-    for _ in range(len(graph.events) + 1):
-        changed = None
-        for index, arc in enumerate(graph.arcs):
-            reached = distance[arc.src] + weights[index]
-            if reached > distance[arc.dst]:
-                distance[arc.dst], parent[arc.dst], changed = reached, index, arc.dst
-        if changed is None:
-            return None
-    assert changed is not None
-    return _walk_back(graph, parent, changed)
-
-
-def _walk_back(graph: EventGraph, parent: dict[str, int], start: str) -> list[int]:
-    node = start
-    for _ in graph.events:  # step back far enough to stand on the cycle itself
-        node = graph.arcs[parent[node]].src
-    cycle = [parent[node]]
-    while graph.arcs[cycle[-1]].src != node:
-        cycle.append(parent[graph.arcs[cycle[-1]].src])
-    return cycle[::-1]

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
+from rpeg.graph.access import Access
 from rpeg.graph.graph import Graph
+from rpeg.graph.stage import StageKind
 
-__all__ = ["event_id", "num_events"]
+__all__ = ["event_id", "num_events", "optimizer_batches"]
 
 
 def num_events(graph: Graph, stage: str) -> int:
     """Return the events per step of ``stage``; a stage that acts in every n-th step still has one event in each."""
-    return int(max(Fraction(1), graph.firings(stage)))
+    firings = graph.firings(stage)
+    return max(1, firings.numerator // firings.denominator)
 
 
 def event_id(stage: str, firing: int) -> str:
     """Return the name of an event: ``train.1`` is the second firing of ``train``."""
     return f"{stage}.{firing}"
+
+
+def optimizer_batches(graph: Graph, reader: Access, made: int) -> int:
+    """Return how often within a step the reader of a state that is ``made`` so often turns to a newer version.
+
+    Once, but a TRAIN does it after every update.
+    """
+    is_train = graph.stage_of[reader.stage].kind is StageKind.TRAIN
+    return made if is_train and num_events(graph, reader.stage) % made == 0 else 1

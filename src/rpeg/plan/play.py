@@ -95,13 +95,20 @@ class Player:
     def _start_ready(self, candidates: Iterable[str]) -> None:
         for name in dict.fromkeys(candidates):
             event, arcs = self._graph.event_of[name], self._graph.arcs_out_of[name]
-            while self.fired[name] < _due(event, self._until) and not self._lacking(name):
+            while self.fired[name] < _due(event, self._until) and self._is_ready(name):
                 firing = Firing(name, self.fired[name])
                 self.fired[name] += 1
                 # A stop asked for after the check above did not know of this firing.
                 self._until = max(self._until, _cut_after(event, self.fired[name]))
                 self._under_way += len(arcs)
                 self._clock.start(firing, arcs)
+
+    def _is_ready(self, event: str) -> bool:
+        arrived, fired = self._arrived, self.fired[event]
+        for index in self._graph.arcs_into[event]:  # the innermost loop of every simulation: no list is made here
+            if arrived[index] <= fired:
+                return False
+        return True
 
     def _lacking(self, event: str) -> list[int]:
         """Arcs into ``event`` that hold no token for its next firing."""

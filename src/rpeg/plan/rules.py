@@ -1,19 +1,33 @@
-"""Is this plan legal for this graph? P1 bindings, P2 meshes, P5 orders; all problems are reported at once."""
+"""Is this plan legal for this graph? P1 bindings, P2 meshes, P3 layouts, P4 memory, P5 orders, P6 collectives.
+
+All problems are reported at once. What a rule needs to know of the machine is in the `Site`; without one, a plan is
+held against its graph only.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
-from rpeg.errors import Fault, PlanError
+from rpeg.errors import Fault, HardwareError, PlanError
 from rpeg.graph.graph import Graph
-from rpeg.plan.firings import event_id, num_events
-from rpeg.plan.plan import Plan, Slot
+from rpeg.graph.stage import StageKind
+from rpeg.hardware.region import Region
+from rpeg.plan.mesh import num_ranks
+from rpeg.plan.plan import Mesh, Plan
+from rpeg.plan.rules_layout import p3_layouts
+from rpeg.plan.rules_memory import p4_memory, p4_residencies
+from rpeg.plan.rules_order import p5_alive, p5_orders, p6_collectives
+from rpeg.plan.shipments import reshards
+from rpeg.plan.site import Site
 
-__all__ = ["PLAN_RULES", "check_plan", "p1_bindings", "p2_meshes", "p5_orders", "validate_plan"]
+__all__ = ["PLAN_RULES", "check_plan", "p1_bindings", "p1_pulls", "p1_transfers", "p2_meshes", "validate_plan"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-def p1_bindings(graph: Graph, plan: Plan) -> Iterator[Fault]:
+def p1_bindings(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
     """Every stage is bound exactly once, to a mesh that exists and with a layout on it; the plan is for this graph."""
     if plan.graph != graph.digest():
         text = f"is for graph {plan.graph[:8]}, this one is {graph.digest()[:8]}"
@@ -33,74 +47,90 @@ def p1_bindings(graph: Graph, plan: Plan) -> Iterator[Fault]:
             yield Fault(f"P1 {binding.stage}", text, "lay it out on its own mesh")
 
 
-def p2_meshes(graph: Graph, plan: Plan) -> Iterator[Fault]:
-    """Names of meshes are unique, the sizes of their axes positive, and data parallel ranks divide the batch."""
+def p2_meshes(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
+    """Names are unique, axes multiply up to the devices of the region, and data parallel ranks divide the batch."""
     for name, count in Counter(mesh.name for mesh in plan.meshes).items():
         if count > 1:
             yield Fault(f"P2 {name}", f"is declared {count} times", "rename all but one")
+        if not _NAME.fullmatch(name):
+            yield Fault(f"P2 {name}", "is no name of a mesh", "begin with a letter; a-z, 0-9 and _ may follow")
     for mesh in plan.meshes:
-        if any(size < 1 for _, size in mesh.axes):
-            yield Fault(f"P2 {mesh.name}", f"has axes {dict(mesh.axes)}", "every axis has at least one slot")
+        if any(size < 1 for _, size in mesh.axes) or len(mesh.sizes) < len(mesh.axes):
+            yield Fault(f"P2 {mesh.name}", f"has axes {_axes(mesh)}", "every axis is named once and has a slot")
             continue
-        ranks = dict(mesh.axes).get("dp", 1)
+        yield from _region(mesh, site)
+        ranks = mesh.sizes.get("dp", 1)
         if graph.batch_rows % ranks:
             text = f"{ranks} data parallel ranks do not divide {graph.batch_rows} rows"
-            yield Fault(f"P2 {mesh.name}", text, "choose a divisor")
+            divisors = [n for n in range(1, min(graph.batch_rows, 2 * ranks) + 1) if graph.batch_rows % n == 0]
+            yield Fault(f"P2 {mesh.name}", text, f"choose a divisor: {', '.join(map(str, divisors))}")
 
 
-def p5_orders(graph: Graph, plan: Plan) -> Iterator[Fault]:
-    """The order of a mesh holds every firing of its stages once: those bound to it, and guests from other meshes."""
-    meshes = list(dict.fromkeys(mesh.name for mesh in plan.meshes))
-    for name, count in Counter(name for name, _ in plan.order).items():
-        if name not in meshes:
-            yield Fault(f"P5 {name}", "has an order but is no mesh", "declare the mesh")
-        if count > 1:
-            yield Fault(f"P5 {name}", f"has {count} orders", "join them")
-    for mesh in meshes:
-        slots = [slot for name, slots in plan.order if name == mesh for slot in slots]
-        yield from _uncovered(graph, plan, mesh, slots)
-    yield from _shifts(plan)
+def _axes(mesh: Mesh) -> str:
+    return " ".join(f"{name} {size}" for name, size in mesh.axes)
 
 
-def _uncovered(graph: Graph, plan: Plan, mesh: str, slots: list[Slot]) -> Iterator[Fault]:
-    bound = {binding.stage for binding in plan.bindings if binding.mesh == mesh}
-    stages = (bound | {slot.stage for slot in slots}) & set(graph.stage_of)
-    wanted = Counter(event_id(stage, j) for stage in stages for j in range(num_events(graph, stage)))
-    found = Counter(event_id(slot.stage, slot.firing) for slot in slots)
-    if missing := sorted((wanted - found).elements()):
-        yield Fault(f"P5 {mesh}", f"its order lacks {', '.join(missing)}", "every firing runs once per step")
-    if extra := sorted((found - wanted).elements()):
-        yield Fault(f"P5 {mesh}", f"its order has {', '.join(extra)} too often", "every firing runs once per step")
+def _region(mesh: Mesh, site: Site | None) -> Iterator[Fault]:
+    where = f"P2 {mesh.name}"
+    try:
+        region = Region.parse(mesh.where)
+        count = len(region.places(site.system)) if site else num_ranks(mesh)
+    except HardwareError as error:
+        yield from (Fault(f"{where} {fault.where}", fault.what, fault.remedy) for fault in error.faults)
+        return
+    if count != num_ranks(mesh):
+        text = f"its axes {_axes(mesh)} make {num_ranks(mesh)} ranks, {mesh.where} has {count} devices"
+        yield Fault(where, text, f"let the sizes multiply up to {count}")
 
 
-def _shifts(plan: Plan) -> Iterator[Fault]:
-    """One event has one shift, wherever it stands, and nothing runs behind the step."""
-    found: dict[str, set[int]] = defaultdict(set)
-    for _, slots in plan.order:
-        for slot in slots:
-            found[event_id(slot.stage, slot.firing)].add(slot.shift)
-    for event, shifts in found.items():
-        if len(shifts) > 1:
-            text = f"has the shifts {', '.join(map(str, sorted(shifts)))} in different orders"
-            yield Fault(f"P5 {event}", text, "it is one event: give it one shift")
-        if min(shifts) < 0:
-            yield Fault(f"P5 {event}", f"has the shift {min(shifts)}", "a shift counts steps ahead and is at least 0")
+def p1_transfers(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
+    """What the plan says about a transfer is about one that happens."""
+    found = {(shipment.data, reader) for shipment in reshards(graph, plan) for reader in shipment.readers}
+    for transfer in plan.transfers:
+        where = f"P1 transfer of {transfer.data} to {transfer.reader}"
+        if (transfer.data, transfer.reader) not in found:
+            happens = ", ".join(f"{data} to {reader}" for data, reader in sorted(found)) or "none"
+            yield Fault(where, "does not happen: the layouts do not ask for it", f"those that do: {happens}")
+        if transfer.bucket_bytes is not None and transfer.bucket_bytes < 1:
+            yield Fault(where, f"has buckets of {transfer.bucket_bytes} bytes", "give them room")
 
 
-PLAN_RULES: tuple[Callable[[Graph, Plan], Iterator[Fault]], ...] = (p1_bindings, p2_meshes, p5_orders)
+def p1_pulls(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
+    """A PULL installs weights where it runs, so whoever samples from them is bound there too."""
+    for stage in graph.stages:
+        for written in graph.writes(stage.name) if stage.kind is StageKind.PULL else ():
+            here = plan.mesh_of(stage.name)
+            away = [r.stage for r in graph.readers(written.data) if plan.mesh_of(r.stage) != here]
+            if away:
+                text = f"installs {written.data} on {here}, but {', '.join(away)} reads it on {plan.mesh_of(away[0])}"
+                yield Fault(f"P1 {stage.name}", text, "bind both to one mesh")
 
 
-def validate_plan(graph: Graph, plan: Plan) -> list[Fault]:
+_Rule = Callable[[Graph, Plan, Site | None], Iterator[Fault]]
+
+PLAN_RULES: tuple[tuple[_Rule, ...], ...] = (
+    (p1_bindings, p2_meshes, p3_layouts, p5_orders),
+    (p1_pulls, p1_transfers, p4_residencies, p6_collectives),
+    (p5_alive,),
+    (p4_memory,),
+)
+"""In the order of what they rely on: while a rule is broken, those of later groups cannot say anything."""
+
+
+def validate_plan(graph: Graph, plan: Plan, site: Site | None = None) -> list[Fault]:
     """Return every violation, in the order of the rules."""
-    return [fault for rule in PLAN_RULES for fault in rule(graph, plan)]
+    for group in PLAN_RULES:
+        if faults := [fault for rule in group for fault in rule(graph, plan, site)]:
+            return faults
+    return []
 
 
-def check_plan(graph: Graph, plan: Plan) -> Plan:
+def check_plan(graph: Graph, plan: Plan, site: Site | None = None) -> Plan:
     """Return ``plan`` when it is legal.
 
     Raises:
         PlanError: with all violations.
     """
-    if faults := validate_plan(graph, plan):
+    if faults := validate_plan(graph, plan, site):
         raise PlanError(f"plan of {graph.name}", faults)
     return plan

@@ -30,22 +30,21 @@ class _VirtualClock:
     """Keeps a heap of token arrivals; waiting is jumping to the next one."""
 
     def __init__(self, graph: EventGraph, draw: Draw | None) -> None:
-        self._graph, self._draw = graph, draw
+        self._occupancy_s = {event.id: event.occupancy_s for event in graph.events}
+        self._by_latency = {event.id: _by_latency(graph, event.id) for event in graph.events}
+        self._num_arcs, self._draw = len(graph.arcs), draw
         self.now_s = 0.0
         self.firings: list[SimulatedFiring] = []
         self._arrivals: list[tuple[float, int, Firing, list[int]]] = []
 
     def start(self, firing: Firing, arcs: Sequence[int]) -> None:
-        occupancy_s = self._graph.event_of[firing.event].occupancy_s
+        occupancy_s = self._occupancy_s[firing.event]
         if self._draw is not None:
             occupancy_s = self._draw(firing, occupancy_s)
         end_s = self.now_s + occupancy_s
         self.firings.append(SimulatedFiring(firing.event, firing.index, self.now_s, end_s))
-        by_latency: dict[float, list[int]] = defaultdict(list)
-        for index in arcs:
-            by_latency[self._graph.arcs[index].latency_s].append(index)
-        for latency_s, group in by_latency.items():
-            serial = len(self.firings) * len(self._graph.arcs) + group[0]  # ties break by the order of starting
+        for latency_s, group in self._by_latency[firing.event]:
+            serial = len(self.firings) * self._num_arcs + group[0]  # ties break by the order of starting
             heapq.heappush(self._arrivals, (end_s + latency_s, serial, firing, group))
 
     def wait(self) -> Iterable[tuple[Firing, Sequence[int]]]:
@@ -53,6 +52,14 @@ class _VirtualClock:
         while self._arrivals and self._arrivals[0][0] == self.now_s:
             _, _, firing, arcs = heapq.heappop(self._arrivals)
             yield firing, arcs
+
+
+def _by_latency(graph: EventGraph, event: str) -> list[tuple[float, list[int]]]:
+    """Return the arcs out of an event, those whose tokens arrive together in one group."""
+    groups: dict[float, list[int]] = defaultdict(list)
+    for index in graph.arcs_out_of[event]:
+        groups[graph.arcs[index].latency_s].append(index)
+    return list(groups.items())
 
 
 def simulate(graph: EventGraph, steps: int, draw: Draw | None = None) -> list[SimulatedFiring]:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -13,16 +14,21 @@ from string import Template
 
 from rpeg.observe.json_files import plain
 
-__all__ = ["element", "page", "paragraph", "preformatted", "rows_table", "section", "terms"]
+__all__ = ["Assets", "element", "page", "paragraph", "preformatted", "rows_table", "section", "terms"]
+
+_CREDITS = (
+    "Written by RPEG. Charts are drawn with Vega, Vega-Lite and Vega-Embed (BSD-3-Clause), bundled in this page "
+    "with D3 (ISC); the page uses no network."
+)
 
 
 def element(tag: str, content: str = "", /, **attributes: str) -> str:
-    """Return one element around ``content``, which is HTML already; attributes are escaped.
+    """Return one element around ``content``, which is HTML already; attributes are escaped, ``input`` has no content.
 
     A trailing underscore of an attribute's name is dropped (``class_``), other underscores become hyphens.
     """
     written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
-    return f"<{tag}{written}>{content}</{tag}>"
+    return f"<{tag}{written}>" if tag == "input" else f"<{tag}{written}>{content}</{tag}>"
 
 
 def paragraph(text: str, class_: str = "note") -> str:
@@ -72,28 +78,47 @@ def rows_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]],
     return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def page(title: str, body: str, data: object, libraries: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """What a kind of page is drawn with: names of files of this folder, and JavaScript of libraries."""
+
+    styles: tuple[str, ...]
+    script: str
+    libraries: str = ""
+    """Their licences are then on the page, and Vega may compile its expressions."""
+
+
+def page(title: str, body: str, data: object, assets: Assets) -> str:
     """Return a whole page that loads nothing from anywhere.
 
-    Its security policy forbids the network and runs only the two scripts written here, known by their hashes: text that
+    Its security policy forbids the network and runs only the scripts written here, known by their hashes: text that
     slipped through escaping would still not run.
 
     Args:
         title: plain text.
         body: HTML of header and sections.
         data: what the script finds under ``run-data``.
-        libraries: JavaScript of the charting libraries.
+        assets: styles and scripts.
     """
-    scripts = [libraries.replace("</script", "<\\/script"), _asset("page.js")]
+    scripts = [assets.libraries.replace("</script", "<\\/script")] if assets.libraries else []
+    scripts.append(_asset(assets.script))
+    policy = ["'unsafe-eval'"] if assets.libraries else []
     return Template(_asset("page.html")).substitute(
         title=escape(title),
-        policy=" ".join(f"'sha256-{_sha256(script)}'" for script in scripts),
-        style=_asset("page.css"),
+        policy=" ".join([*policy, *(f"'sha256-{_sha256(script)}'" for script in scripts)]),
+        style="".join(map(_asset, assets.styles)),
         body=body,
+        footer=_footer(bool(assets.libraries)),
         data=_inline_json(data),
-        libraries=scripts[0],
-        script=scripts[1],
-        licences=escape(_asset("licences.txt")),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def _footer(has_libraries: bool) -> str:
+    if not has_libraries:
+        return element("p", "Written by RPEG; the page uses no network.")
+    return element("p", _CREDITS) + element(
+        "details", element("summary", "Licences") + element("pre", escape(_asset("licences.txt")), tabindex="0")
     )
 
 

@@ -9,7 +9,7 @@ from rpeg.errors import Fault, InvalidInput
 from rpeg.observe.json_files import write_text
 from rpeg.observe.run_folder import RunFolder
 from rpeg.view.charts import CHARTS, WARMUP, Spec, line_spec, staleness_spec
-from rpeg.view.page import page
+from rpeg.view.page import Assets, page
 from rpeg.view.record import Record, read_record
 from rpeg.view.sections import EXPLORER, body
 from rpeg.view.timeline import Timeline, timeline
@@ -30,7 +30,8 @@ def write_report(run_folder: RunFolder | Path | str) -> Path:
     record = read_record(folder)
     bars = timeline(record.spans, record.predicted)
     title = f"{folder.path.resolve().name} - RPEG"
-    write_text(folder.report, page(title, body(record, bars), _data(record, bars), _libraries()))
+    assets = Assets(("page.css",), "page.js", _libraries())
+    write_text(folder.report, page(title, body(record, bars), _data(record, bars), assets))
     return folder.report
 
 

@@ -1,19 +1,15 @@
-"""V10 gradients and weights, V13 seeds, V15 regions."""
+"""V10 gradients and weights, V13 seeds."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rpeg.graph.access import Access, Mode
-from rpeg.graph.data import Column, Data, DataKind, Lifetime, ModelRef, Per, Symbol, SymbolKind
-from rpeg.graph.dim import Dim
+from rpeg.graph.data import Column, Data, DataKind, Lifetime, ModelRef, Per
 from rpeg.graph.graph import Graph
-from rpeg.graph.region import Region
 from rpeg.graph.stage import Stage, StageKind
-from rpeg.graph.validate import validate
 
 
 def with_critic(minimal: Graph, edit: Any) -> Graph:
@@ -63,24 +59,3 @@ def test_v10_an_update_of_no_model_is_a_controller(minimal: Graph, edit: Any, br
 def test_v13_random_numbers_without_a_seed(minimal: Graph, edit: Any, broken: Any) -> None:
     graph = edit.access(minimal, "gen", "prompts", columns=("text",))
     assert broken(graph) == [("V13", ("gen",), "draws random numbers without a seed")]
-
-
-def conversation(minimal: Graph, *names: str) -> Graph:
-    """A loop body that takes ``names`` from outside."""
-    data = tuple(Data(name, DataKind.EXTERNAL, (), Per.SAMPLE) for name in names)
-    return replace(minimal, name="turn", data=data, stages=(), accesses=())
-
-
-def test_v15_a_loop_without_bound(minimal: Graph, edit: Any, broken: Any) -> None:
-    body = Region("turn", Dim("max(turns, 4)"), conversation(minimal))
-    graph = edit.stage(minimal, "gen", body=body)
-    text = "its trips max(turns, 4) use turns, which has no bound"
-    assert broken(graph) == [("V15", ("gen",), text)]
-    assert broken(edit.add(graph, Symbol("turns", "1", SymbolKind.RANDOM, ""))) == []
-
-
-def test_v15_a_body_that_uses_what_its_stage_does_not_access(minimal: Graph, edit: Any, broken: Any) -> None:
-    body = Region("turn", Dim("4"), conversation(minimal, "prompts", "tools", "weights"))
-    graph = edit.stage(minimal, "gen", body=body)
-    assert broken(graph) == [("V15", ("gen",), "its body uses tools, which it does not access")]
-    assert validate(graph)[0].hint == "add the accesses to the stage"

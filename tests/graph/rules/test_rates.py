@@ -107,3 +107,33 @@ def test_v8_sixteen_firings_of_four_with_groups_of_eight(minimal: Graph, edit: A
 def test_v8_the_whole_batch_comes_at_once(minimal: Graph, edit: Any, broken: Any) -> None:
     graph = edit.stage(minimal, "train", grain=Grain.BATCH, firings=Dim("2"))
     assert broken(graph) == [("V8", ("train",), "needs the whole batch but fires 2 times")]
+
+
+def test_v8_a_training_step_per_update_is_a_whole_batch_each(minimal: Graph, edit: Any, broken: Any) -> None:
+    graph = edit.contract(minimal, updates_per_step=4, passes=2)
+    for name, firings, passes in (("train", "2", 2), ("update", "2", 1)):
+        graph = edit.stage(graph, name, firings=Dim(firings), passes=passes)
+    graph = edit.stage(graph, "train", grain=Grain.BATCH)
+    assert broken(graph) == []
+    assert broken(edit.stage(graph, "train", firings=Dim("4"))) == [
+        ("V8", ("train",), "needs the whole batch but fires 4 times")
+    ]
+    assert validate(edit.stage(graph, "train", firings=Dim("4")))[0].hint == "set firings to 2"
+    assert broken(edit.stage(graph, "update", grain=Grain.BATCH)) == [
+        ("V8", ("update",), "needs the whole batch but fires 2 times")
+    ]
+
+
+def test_v3_firings_of_a_stage_without_rows_are_no_more_than_the_rows(minimal: Graph, edit: Any, broken: Any) -> None:
+    assert broken(edit.stage(minimal, "update", firings=Dim("9"))) == [
+        ("V3", ("update",), "9 firings are more than the 8 rows of a step")
+    ]
+
+
+def test_v3_sweeps_are_positive(minimal: Graph, edit: Any, broken: Any) -> None:
+    assert broken(edit.stage(minimal, "train", passes=0)) == [("V3", ("train",), "passes is 0")]
+
+
+def test_v3_does_not_look_for_all_divisors_of_a_huge_batch(minimal: Graph, edit: Any) -> None:
+    huge = edit.stage(edit.contract(minimal, prompts=Dim("1000000000000")), "train", firings=Dim("3"))
+    assert "possible: 1, 2, 4, 5, 8, 10, 16, 20, …" in {problem.hint for problem in validate(huge)}

@@ -10,6 +10,7 @@ import pytest
 from rpeg.graph.access import Access, Bound, Mode, Refresh
 from rpeg.graph.data import Column, Data, DataKind, Lifetime, Per
 from rpeg.graph.graph import Graph
+from rpeg.graph.stage import Stage, StageKind
 from rpeg.graph.validate import validate
 
 
@@ -105,3 +106,47 @@ def test_v14_unfinished_samples_are_saved(minimal: Graph, edit: Any, broken: Any
 def test_v14_nothing_is_saved_twice(minimal: Graph, edit: Any, broken: Any) -> None:
     graph = edit.data(minimal, "rollouts", lifetime=Lifetime.SAVED)
     assert broken(graph) == [("V14", ("rollouts",), "is saved but can be recomputed")]
+
+
+def filtered(graph: Graph, edit: Any, *names: str) -> Graph:
+    """A filter between generation and training passes on the columns ``names``."""
+    kept = Data("kept", DataKind.STREAM, tuple(Column(n, "float32") for n in names), Per.SAMPLE, versions=0)
+    return edit.add(
+        edit.drop(graph, "train", "rollouts"),
+        kept,
+        Stage("filter", StageKind.FILTER),
+        Access("filter", "rollouts", Mode.READ),
+        Access("filter", "kept", Mode.WRITE),
+        Access("train", "kept", Mode.READ),
+    )
+
+
+def test_v11_follows_the_samples_through_a_filter(minimal: Graph, edit: Any, broken: Any) -> None:
+    graph = stale(minimal, edit, 1)
+    assert broken(filtered(graph, edit, "tokens", "logp", "version")) == []
+    problem = ("V11", ("kept",), "samples are stale but filter does not record logp")
+    assert broken(filtered(graph, edit, "tokens", "version")) == [problem]
+
+
+def test_v11_what_nobody_trains_on_needs_no_record(minimal: Graph, edit: Any, broken: Any) -> None:
+    """A greedy answer whose reward the others are compared with."""
+    graph = edit.add(
+        stale(minimal, edit, 1),
+        Data("answers", DataKind.STREAM, (Column("tokens", "int64"),), Per.GROUP, lifetime=Lifetime.SAVED),
+        Stage("greedy", StageKind.GENERATE, "actor"),
+        Access("greedy", "weights", Mode.READ, delay=2),
+        Access("greedy", "answers", Mode.WRITE),
+        Stage("compare", StageKind.ADVANTAGE),
+        Access("compare", "answers", Mode.READ),
+        Data("advantages", DataKind.STREAM, (Column("advantage", "float32"),), Per.SAMPLE, versions=0),
+        Access("compare", "advantages", Mode.WRITE),
+        Access("train", "advantages", Mode.READ),
+    )
+    assert broken(graph) == []
+
+
+def test_v14_a_batch_that_waits_until_the_next_step_is_saved(minimal: Graph, edit: Any, broken: Any) -> None:
+    """Retimed by one step a synchronous graph has no stale samples, but a batch between the steps all the same."""
+    graph = edit.access(edit.access(minimal, "gen", "weights", delay=0), "train", "rollouts", delay=1)
+    assert broken(graph) == [("V14", ("rollouts",), "is needed to resume but its lifetime is step")]
+    assert broken(edit.data(graph, "rollouts", lifetime=Lifetime.SAVED)) == []

@@ -1,16 +1,15 @@
-"""V10 gradients and weights belong together, V13 randomness is seeded, V15 regions are bounded."""
+"""V10 gradients and weights belong together, V13 randomness is seeded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from rpeg.graph.access import Mode
-from rpeg.graph.data import DataKind
 from rpeg.graph.graph import Graph
 from rpeg.graph.rules.problem import Problem
 from rpeg.graph.stage import Effect, StageKind
 
-__all__ = ["v10_gradients", "v13_seeds", "v15_regions"]
+__all__ = ["v10_gradients", "v13_seeds"]
 
 
 def v10_gradients(graph: Graph) -> Iterator[Problem]:
@@ -29,14 +28,31 @@ def v10_gradients(graph: Graph) -> Iterator[Problem]:
 
 def _wrong_weights(graph: Graph, update: str, model: str) -> Iterator[Problem]:
     made = [access.data for access in graph.writes(update) if access.mode is Mode.UPDATE]
-    for stage in graph.stages:
-        if stage.kind is not StageKind.TRAIN or stage.model != model:
-            continue
-        reads = [access for access in graph.reads(stage.name) if access.data in made]
-        texts = [f"reads {a.data} {a.delay} steps back, {update} replaces version t-1" for a in reads if a.delay != 1]
+    start = _start(graph, update, made, model)
+    for stage in _trainers(graph, update, model):
+        reads = [access for access in graph.reads(stage) if access.data in (*made, *start)]
+        wrong = [access for access in reads if start.get(access.data) != access.delay]
+        texts = [f"reads {a.data} {a.delay} steps back, {update} replaces version t-1" for a in wrong]
         if not reads:
             texts = [f"reads nothing that {update} makes ({', '.join(made)})"]
-        yield from (Problem("V10", (stage.name, update), text, "read the weights with delay 1") for text in texts)
+        yield from (Problem("V10", (stage, update), text, "read the weights with delay 1") for text in texts)
+
+
+def _start(graph: Graph, update: str, made: list[str], model: str) -> dict[str, int]:
+    """Return the states, with delays, that an update starts from: the version before, or what it reads as such."""
+    reads = (read for read in graph.reads(update) if graph.is_state(read.data))
+    named = {read.data: read.delay for read in reads if graph.data_of[read.data].model == model}
+    return named or dict.fromkeys(made, 1)
+
+
+def _trainers(graph: Graph, update: str, model: str) -> list[str]:
+    """Return the stages that train ``model``, if it has several updates those that feed this one."""
+    stages = [stage for stage in graph.stages if stage.model == model]
+    trainers = [stage.name for stage in stages if stage.kind is StageKind.TRAIN]
+    if sum(stage.kind is StageKind.UPDATE for stage in stages) == 1:
+        return trainers
+    feeding = {writer.stage for read in graph.reads(update) for writer in graph.writers(read.data)}
+    return [name for name in trainers if name in feeding]
 
 
 def v13_seeds(graph: Graph) -> Iterator[Problem]:
@@ -53,19 +69,3 @@ def v13_seeds(graph: Graph) -> Iterator[Problem]:
 
 def _reads(columns: tuple[str, ...], name: str) -> bool:
     return not columns or name in columns
-
-
-def v15_regions(graph: Graph) -> Iterator[Problem]:
-    """A region has bounded trips, and what its body takes from outside is what its stage accesses."""
-    for stage in graph.stages:
-        if stage.body is None:
-            continue
-        inner = stage.body.graph
-        if undeclared := stage.body.trips.symbols - {symbol.name for symbol in graph.symbols}:
-            text = f"its trips {stage.body.trips} use {', '.join(sorted(undeclared))}, which has no bound"
-            yield Problem("V15", (stage.name,), text, "declare the symbol")
-        accessed = {access.data for access in graph.accesses if access.stage == stage.name}
-        free = {data.name for data in inner.data if data.kind is DataKind.EXTERNAL}
-        if missing := sorted(free - accessed):
-            text = f"its body uses {', '.join(missing)}, which it does not access"
-            yield Problem("V15", (stage.name,), text, "add the accesses to the stage")

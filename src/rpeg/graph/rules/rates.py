@@ -14,6 +14,8 @@ from rpeg.graph.stage import Grain, Stage, StageKind
 
 __all__ = ["v3_rates", "v3_sizes", "v8_grain"]
 
+_MAX_TRIED = 10_000
+
 
 def v3_sizes(graph: Graph) -> Iterator[Problem]:
     """Prompts, group and firings are known whole numbers; a stage may also act in every n-th step (``1 / n``)."""
@@ -23,6 +25,8 @@ def v3_sizes(graph: Graph) -> Iterator[Problem]:
     for stage in graph.stages:
         hint = "a whole number of at least 1, or 1 / n to act in every n-th step"
         yield from _size_problems(graph, stage.name, "firings", stage.firings, hint, is_rate=True)
+        if stage.passes < 1:
+            yield Problem("V3", (stage.name,), f"passes is {stage.passes}", "a whole number of at least 1")
 
 
 def _size_problems(
@@ -44,18 +48,22 @@ def _value(size: Dim, graph: Graph) -> Fraction | str:
 
 
 def v3_rates(graph: Graph) -> Iterator[Problem]:
-    """Firings divide the batch, rows agree between producer and consumer, and a step trains on the whole batch."""
+    """Firings divide the batch and are no more than its rows; rows agree between producers, consumers and the batch."""
     for stage in graph.stages:
         firings = graph.firings(stage.name)
         if _touches_rows(graph, stage) and (firings.denominator != 1 or graph.batch_rows % firings):
             text = f"{firings} firings do not divide the batch of {graph.batch_rows} rows"
             yield Problem("V3", (stage.name,), text, f"possible: {_divisors(graph.batch_rows)}")
+        elif firings > graph.batch_rows:
+            text = f"{firings} firings are more than the {graph.batch_rows} rows of a step"
+            yield Problem("V3", (stage.name,), text, "at most one firing per row")
     yield from _disagreeing_rows(graph)
 
 
 def _divisors(number: int) -> str:
-    found = [str(n) for n in range(1, number + 1) if number % n == 0]
-    return ", ".join(found if len(found) <= 8 else [*found[:8], "…"])
+    """Return the smallest divisors as text; a number from a file may be too large to look for all of them."""
+    found = [str(n) for n in range(1, min(number, _MAX_TRIED) + 1) if number % n == 0]
+    return ", ".join(found if len(found) <= 8 and number <= _MAX_TRIED else [*found[:8], "…"])
 
 
 def _touches_rows(graph: Graph, stage: Stage) -> bool:
@@ -82,21 +90,21 @@ def _rows_of_streams(graph: Graph) -> dict[str, Fraction]:
     """Return rows per step of each STREAM of samples: what its writer reads times what it yields, where known."""
     prompts = graph.contract.prompts.evaluate(graph.env)
     rows: dict[str, Fraction] = {}
-    for _ in graph.stages:
+    num_known = -1
+    while num_known < len(rows):
+        num_known = len(rows)
         for stage in graph.stages:
+            new = [w.data for w in graph.writes(stage.name) if w.data not in rows and _is_rows(graph.data_of[w.data])]
             read = [rows[a.data] for a in graph.reads(stage.name) if a.data in rows]
             source = prompts if stage.kind is StageKind.GENERATE else read[0] if read else None
-            yields = _value(stage.yields, graph)
-            if source is None or isinstance(yields, str):
+            if not new or source is None or isinstance(yields := _value(stage.yields, graph), str):
                 continue
-            for write in graph.writes(stage.name):
-                if _is_rows(graph.data_of[write.data]):
-                    rows.setdefault(write.data, source * yields)
+            rows |= dict.fromkeys(new, source * yields)
     return rows
 
 
 def v8_grain(graph: Graph) -> Iterator[Problem]:
-    """A firing of GROUP grain holds whole groups; a stage of BATCH grain fires once."""
+    """A firing of GROUP grain holds whole groups; a stage of BATCH grain fires once, a TRAIN once per update."""
     for stage in graph.stages:
         firings = graph.firings(stage.name)
         rows = Fraction(graph.batch_rows) / firings
@@ -104,5 +112,12 @@ def v8_grain(graph: Graph) -> Iterator[Problem]:
             text = f"{firings} firings of {rows} rows split groups of {graph.group_size}"
             hint = f"at most {graph.batch_rows // graph.group_size} firings, dividing it"
             yield Problem("V8", (stage.name,), text, hint)
-        if stage.grain is Grain.BATCH and firings != 1:
-            yield Problem("V8", (stage.name,), f"needs the whole batch but fires {firings} times", "set firings to 1")
+        batches = _batches(graph, stage)
+        if stage.grain is Grain.BATCH and firings != batches:
+            text = f"needs the whole batch but fires {firings} times"
+            yield Problem("V8", (stage.name,), text, f"set firings to {batches}")
+
+
+def _batches(graph: Graph, stage: Stage) -> int:
+    """Return into how many batches a step falls for ``stage``: a TRAIN has one per update of a sweep."""
+    return graph.contract.updates_per_step // stage.passes if stage.kind is StageKind.TRAIN else 1

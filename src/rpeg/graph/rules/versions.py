@@ -38,26 +38,41 @@ def _is_off_policy(graph: Graph, stage: Stage) -> bool:
 
 
 def v11_recorded(graph: Graph) -> Iterator[Problem]:
-    """Stale or refreshed rollouts carry the sampler's ``logp`` and ``version``, and TRAIN reads them."""
+    """Samples that are trained on when stale or refreshed carry ``logp`` and ``version``, and TRAIN reads both."""
     for stage in generators(graph):
-        if not _is_off_policy(graph, stage):
-            continue
-        for write in graph.writes(stage.name):
-            data = graph.data_of[write.data]
-            if data.kind is DataKind.STREAM:
-                yield from _missing_records(graph, stage, data)
+        if _is_off_policy(graph, stage):
+            yield from _missing_records(graph, stage)
 
 
-def _missing_records(graph: Graph, stage: Stage, data: Data) -> Iterator[Problem]:
-    trains = {s.name for s in graph.stages if s.kind is StageKind.TRAIN and s.model == stage.model}
-    reads = [a for a in graph.readers(data.name) if a.stage in trains]
+def _missing_records(graph: Graph, stage: Stage) -> Iterator[Problem]:
+    trains = sorted(s.name for s in graph.stages if s.kind is StageKind.TRAIN and s.model == stage.model)
+    samples = _samples(graph, stage.name)
+    reads = [read for _, data in samples for read in graph.readers(data.name) if read.stage in trains]
+    if not reads:
+        return  # what nobody trains on, such as a greedy answer to compare with, needs no importance ratio
     for column in ("logp", "version"):
-        if column not in {c.name for c in data.columns}:
-            text = f"samples are stale but {stage.name} does not record {column}"
+        lacking = [(writer, data) for writer, data in samples if column not in {c.name for c in data.columns}]
+        for writer, data in lacking:
+            text = f"samples are stale but {writer} does not record {column}"
             yield Problem("V11", (data.name,), text, f"add the column {column} to {data.name}")
-        elif not any(not a.columns or column in a.columns for a in reads):
-            text = f"samples are stale but {', '.join(sorted(trains))} does not read {column}"
-            yield Problem("V11", (data.name,), text, "read it: importance ratios need it")
+        if not lacking and not any(not read.columns or column in read.columns for read in reads):
+            text = f"samples are stale but {', '.join(trains)} does not read {column}"
+            yield Problem("V11", (reads[0].data,), text, "read it: importance ratios need it")
+
+
+def _samples(graph: Graph, generator: str) -> list[tuple[str, Data]]:
+    """Return writer and data of the streams with the tokens of ``generator``, those that filters pass on included."""
+    found: list[tuple[str, Data]] = []
+    writers = [generator]
+    for writer in writers:
+        for access in graph.writes(writer):
+            data = graph.data_of[access.data]
+            if data.kind is not DataKind.STREAM or "tokens" not in {column.name for column in data.columns}:
+                continue
+            found.append((writer, data))
+            stages = [graph.stage_of[read.stage] for read in graph.readers(data.name)]
+            writers += [s.name for s in stages if s.kind is StageKind.FILTER and s.name not in writers]
+    return found
 
 
 def v12_refresh(graph: Graph) -> Iterator[Problem]:
@@ -85,4 +100,5 @@ def _must_be_saved(graph: Graph, data: Data, writers: list[Access], ahead: bool)
     if data.kind is DataKind.STATE:
         return data.max_carry > 0 or any(access.mode is Mode.UPDATE for access in writers)
     made = any(graph.stage_of[a.stage].kind is StageKind.GENERATE for a in writers)
-    return data.kind is DataKind.STREAM and made and ahead
+    kept = ahead or any(read.delay for read in graph.readers(data.name))
+    return data.kind is DataKind.STREAM and made and kept

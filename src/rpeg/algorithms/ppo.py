@@ -1,0 +1,188 @@
+"""Proximal policy optimisation with a critic (Schulman et al. 2017, arXiv:1707.06347) as a graph.
+
+As used for language models since InstructGPT (Ouyang et al. 2022, arXiv:2203.02155): a reward model scores the answer,
+the distance to a frozen reference is taken off the reward token by token, generalised advantage estimation (Schulman
+et al. 2015, arXiv:1506.02438) spreads the rest over the tokens with a critic's values, and the weight of the distance
+is steered towards a target (Ziegler et al. 2019, arXiv:1909.08593): a state of its own, read one step back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from rpeg.algorithms.reward import RewardSource, add_reward
+from rpeg.errors import Fault, GraphError
+from rpeg.graph.builder import Builder
+from rpeg.graph.contract import Baseline, Contract, Kl, Logprob, Normalise
+from rpeg.graph.dim import Dim
+from rpeg.graph.graph import Graph
+from rpeg.graph.handle import DataHandle, Learner
+from rpeg.graph.stage import Grain, Stage, StageKind
+
+__all__ = ["Trunk", "ppo", "ppo_shared"]
+
+_POLICY_HEADS = ("logprob", "entropy")
+
+
+class Trunk(StrEnum):
+    """What policy and critic of `ppo_shared` have in common."""
+
+    FULL = "full"
+    """All layers: a policy head and a value head on one trunk, and both losses train it."""
+    DETACHED = "detached"
+    """All layers, but the loss of the values stops at their head."""
+    LOWER = "lower"
+    """The lower layers; above them each has its own."""
+
+
+_PARTS = {
+    Trunk.FULL: (("weights",), ("weights", "value_head")),
+    Trunk.DETACHED: (("weights",), ("weights", "value_head")),
+    Trunk.LOWER: (("lower", "actor_upper"), ("lower", "critic_upper")),
+}
+"""Columns of the joint weights that the policy and the critic are made of."""
+
+
+def ppo(
+    prompts: int = 512,
+    group: int = 1,
+    staleness: int = 0,
+    *,
+    mini_batches: int = 1,
+    passes: int = 1,
+    whiten: bool = False,
+    reward: RewardSource = RewardSource.MODEL,
+) -> Graph:
+    """Return the graph of PPO: 12 stages, 15 data, 38 accesses.
+
+    Args:
+        prompts: prompts per step.
+        group: samples per prompt; nothing is compared within a group.
+        staleness: k, the versions a sample may be behind the weights it trains; 0 is synchronous.
+        mini_batches: optimizer updates per sweep, each on an equal share of the samples.
+        passes: sweeps over the samples of a step.
+        whiten: whether advantages are brought to mean 0 and spread 1 over the batch, which has to be complete first.
+        reward: who scores an answer.
+
+    Raises:
+        GraphError: when the sizes do not fit together.
+    """
+    contract = _contract("ppo", prompts * group, staleness, mini_batches, passes, whiten)
+    b = Builder("ppo", contract, B=prompts, G=group)
+    actor, critic = b.published_model("actor", staleness + 1), b.learner("critic")
+    questions = b.prompts()
+    rollouts = b.generate("gen", actor, actor.rollout.at(-(staleness + 1)), questions, ahead=staleness > 0)
+    old, values = _passes(b, actor, actor.master, critic, critic.master, rollouts)
+    advantages = _advantages(b, reward, questions, rollouts, values, contract.advantage_scope)
+    for model, inputs, heads in [
+        (actor, (rollouts, old, advantages["advantage"]), _POLICY_HEADS),
+        (critic, (rollouts["tokens", "mask"], advantages["return", "old_value"]), ("value",)),
+    ]:
+        out = f"{model.name}.grads"
+        grads = b.train(
+            f"train_{model.name}", model, *inputs, firings=mini_batches, passes=passes, heads=heads, out=out
+        )
+        b.update(f"update_{model.name}", model, grads, firings=mini_batches)
+    return b.graph()
+
+
+def ppo_shared(
+    prompts: int = 512,
+    group: int = 1,
+    staleness: int = 0,
+    *,
+    trunk: Trunk = Trunk.FULL,
+    mini_batches: int = 1,
+    passes: int = 1,
+    whiten: bool = False,
+    reward: RewardSource = RewardSource.MODEL,
+) -> Graph:
+    """Return the graph of PPO with one model that acts and values: one TRAIN with both heads, one UPDATE.
+
+    How much the loss of the values weighs and how fast its head learns are numbers of the loss and of the optimizer.
+
+    Args:
+        prompts: prompts per step.
+        group: samples per prompt; nothing is compared within a group.
+        staleness: k, the versions a sample may be behind the weights it trains; 0 is synchronous.
+        trunk: what policy and critic have in common.
+        mini_batches: optimizer updates per sweep, each on an equal share of the samples.
+        passes: sweeps over the samples of a step.
+        whiten: whether advantages are brought to mean 0 and spread 1 over the batch, which has to be complete first.
+        reward: who scores an answer.
+
+    Raises:
+        GraphError: when the sizes do not fit together.
+    """
+    contract = _contract("ppo_shared", prompts * group, staleness, mini_batches, passes, whiten)
+    b = Builder("ppo_shared", contract, B=prompts, G=group)
+    acts, valued = _PARTS[trunk]
+    weights = tuple(dict.fromkeys([*acts, *valued]))
+    model = b.published_model("actor+critic", staleness + 1, weights=weights, published=acts, rollout="actor.rollout")
+    questions = b.prompts()
+    rollouts = b.generate("gen", model, model.rollout.at(-(staleness + 1)), questions, ahead=staleness > 0)
+    old, values = _passes(b, model, model.master[acts], model, model.master[valued], rollouts)
+    advantages = _advantages(b, reward, questions, rollouts, values, contract.advantage_scope)
+    inputs = (rollouts, old, advantages["advantage", "return", "old_value"])
+    heads = (*_POLICY_HEADS, "value_detached" if trunk is Trunk.DETACHED else "value")
+    grads = b.train("train", model, *inputs, firings=mini_batches, passes=passes, heads=heads)
+    b.update("update", model, grads, firings=mini_batches)
+    return b.graph()
+
+
+def _contract(algorithm: str, rows: int, staleness: int, mini_batches: int, passes: int, whiten: bool) -> Contract:
+    if faults := list(_faults(rows, staleness, mini_batches, passes)):
+        raise GraphError(algorithm, faults)
+    return Contract(
+        algorithm=algorithm,
+        prompts=Dim("B"),
+        group=Dim("G"),
+        updates_per_step=mini_batches * passes,
+        passes=passes,
+        max_staleness=staleness,
+        behaviour_logprob=Logprob.RECOMPUTED,
+        baseline=Baseline.VALUE,
+        normalise=Normalise.TOKEN,
+        kl=Kl.REWARD,
+        advantage_scope=Grain.BATCH if whiten else Grain.SAMPLE,
+        allowed=frozenset({"relax"}) if staleness else frozenset(),
+    )
+
+
+def _faults(rows: int, staleness: int, mini_batches: int, passes: int) -> Iterator[Fault]:
+    if mini_batches < 1 or rows % mini_batches:
+        text = f"{mini_batches} mini-batches do not divide {rows} samples"
+        yield Fault("mini_batches", text, "every update trains on equally many samples")
+    if passes < 1:
+        yield Fault("passes", f"is {passes}", "at least 1")
+    if staleness < 0:
+        yield Fault("staleness", f"is {staleness}", "at least 0")
+
+
+def _passes(
+    b: Builder, actor: Learner, acts: DataHandle, critic: Learner, valued: DataHandle, rollouts: DataHandle
+) -> tuple[DataHandle, DataHandle]:
+    """Add the passes over the samples before the update: old log-probabilities and values."""
+    texts = rollouts["tokens", "mask"]
+    old = b.forward("old_logp", actor.name, acts.at(-1), texts, out=b.stream("old_out", "old_logp"))
+    values = b.forward("value", critic.name, valued.at(-1), texts, head="value", out=b.stream("values", "value"))
+    return old, values
+
+
+def _advantages(
+    b: Builder, reward: RewardSource, questions: DataHandle, rollouts: DataHandle, values: DataHandle, scope: Grain
+) -> DataHandle:
+    """Add reward, reference, advantages and the controller of the distance; returns the advantages.
+
+    The distance in the reward is measured with the log-probabilities that the sampler recorded, so nothing stands
+    between the pass for the old ones and the training. The critic's value passes through the stage as ``old_value``
+    because the loss of the critic is clipped around it.
+    """
+    coefficient = b.state("kl.coef", "coefficient")
+    scores = add_reward(b, reward, rollouts, questions)
+    ref = b.forward("ref", "ref", b.frozen_model("ref"), rollouts["tokens", "mask"])
+    inputs = (rollouts["mask", "logp"], scores, ref, values, coefficient.at(-1))
+    advantages = b.advantage("gae", *inputs, grain=scope, columns=("advantage", "return", "old_value", "kl"))
+    b.stage(Stage("kl_control", StageKind.UPDATE), [advantages["kl"]], updates=[coefficient])
+    return advantages

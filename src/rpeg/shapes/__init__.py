@@ -1,0 +1,1 @@
+"""Sizes of models: what their weights are made of."""
