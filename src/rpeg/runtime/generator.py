@@ -43,9 +43,9 @@ class Generator:
         self._weights: dict[int, Weights] = {
             version: {name: p.detach().clone() for name, p in policy.named_parameters()}
         }
-        self._task = load_task(recipe)
-        self._rewards = load_rewards(recipe, self._task)
-        source = PromptSource(recipe, self._task, self._tokenizer)
+        task = load_task(recipe)
+        self._rewards = load_rewards(recipe, task)
+        source = PromptSource(recipe, task, self._tokenizer)
         self._held_out = source.held_out(recipe.evaluation.prompts) if recipe.evaluation.every_steps else []
 
     def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
@@ -91,10 +91,10 @@ class Generator:
         samples = sorted(self._sampler.generate(prompts, 1, params, [0] * len(prompts)), key=lambda s: s.index)
         texts = self._tokenizer.batch_decode([s.ids for s in samples], skip_special_tokens=True)
         problems = [problem for problem, _ in self._held_out]
-        rewards = self._rewards.score(problems, texts).totals
-        found = [self._task.score(problem, text) for problem, text in zip(problems, texts, strict=True)]
+        scores = self._rewards.score(problems, texts)
+        rewards, verdicts = scores.totals, next(iter(scores.values.values()))  # the first function says what is right
         metrics = {
-            **_mean("eval/accuracy", [score >= _RIGHT for score in found if score is not None]),
+            **_mean("eval/accuracy", [score >= _RIGHT for score in verdicts if score is not None]),
             **_mean("eval/reward", [reward for reward in rewards if reward is not None]),
             **_mean("eval/length", [len(sample.ids) for sample in samples]),
         }

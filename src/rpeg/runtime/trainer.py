@@ -39,7 +39,9 @@ class Trainer:
         """Load the weights of ``version``, and the optimizer's state to go on from."""
         self._recipe = recipe
         self._device = device(recipe.run.device)
-        self._policy = load_model(model, dtype(recipe.model.dtype), self._device)
+        # Small updates would vanish in bfloat16 weights, so only the arithmetic of the passes is in that format.
+        self._policy = load_model(model, torch.float32, self._device)
+        self._passes = dtype(recipe.model.dtype)
         self._tokenizer = load_tokenizer(model)
         self._reference: PreTrainedModel | None = None
         if recipe.algorithm.kl_coefficient:
@@ -68,7 +70,7 @@ class Trainer:
         logps: list[Tensor] = [torch.empty(0)] * len(rows)
         with torch.no_grad():
             for picks, tokens_BT, mask_BT in self._micro_batches(rows, range(len(rows))):
-                logps_BT, _ = response_logprobs(model, tokens_BT, mask_BT, self._recipe.sampling.temperature)
+                logps_BT, _ = self._score(model, tokens_BT, mask_BT)
                 for pick, logps_T in zip(picks, logps_BT.cpu(), strict=True):
                     logps[pick] = logps_T
         lengths = rows.ragged("tokens").lengths_N.tolist()
@@ -87,9 +89,7 @@ class Trainer:
         # A row without advantage has no gradient unless the reference pulls on it, so it need not be computed.
         teaches_N = is_scored_N & ((advantages_N != 0) | bool(settings.kl_coefficient))
         for picks, tokens_BT, mask_BT in self._micro_batches(rows, teaches_N.nonzero().flatten().tolist()):
-            logps_BT, entropies_BT = response_logprobs(
-                self._policy, tokens_BT, mask_BT, self._recipe.sampling.temperature
-            )
+            logps_BT, entropies_BT = self._score(self._policy, tokens_BT, mask_BT)
             behaviour_BT = self._pad(rows, "logp", picks, tokens_BT)
             inputs = LossInputs(
                 logps_BT=logps_BT,
@@ -110,6 +110,11 @@ class Trainer:
             **_staleness(task),
         }
         return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=_num_trained(rows))
+
+    def _score(self, model: PreTrainedModel, tokens_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies of the trained tokens, at the temperature they were sampled at."""
+        with torch.autocast(self._device.type, self._passes, enabled=self._passes != torch.float32):
+            return response_logprobs(model, tokens_BT, mask_BT, self._recipe.sampling.temperature)
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights; an update without any gradient leaves them and the moments alone."""
