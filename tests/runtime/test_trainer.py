@@ -88,12 +88,23 @@ def test_rows_are_counted_by_what_they_teach(model: Path) -> None:
 
 def test_unscorable_rows_are_in_no_denominator_and_rows_without_advantage_are(model: Path) -> None:
     """Row 5 has advantage 0, row 6 no reward: only the first makes the mean smaller."""
-    all_rows = trainer(model)
-    all_rows.train(task(rows(ADVANTAGES)))
-    longer = trainer(model)
-    longer.train(task(rows([*ADVANTAGES[:6], 0.0, ADVANTAGES[7]])))
-    scored = sum(LENGTHS) - LENGTHS[6]
-    torch.testing.assert_close(gradient(longer) * sum(LENGTHS) / scored, gradient(all_rows), atol=1e-6, rtol=1e-5)
+    unscorable, worthless = trainer(model, optimizer={"clip_norm": 1e9}), trainer(model, optimizer={"clip_norm": 1e9})
+    unscorable.train(task(rows(ADVANTAGES)))
+    worthless.train(task(rows([*ADVANTAGES[:6], 0.0, ADVANTAGES[7]])))
+    norms = [t.update(task(Rows({}), StageKind.UPDATE)).metrics["optim/grad_norm"] for t in (unscorable, worthless)]
+    assert norms[0] / norms[1] == pytest.approx(sum(LENGTHS) / (sum(LENGTHS) - LENGTHS[6]), rel=1e-5)
+
+
+def test_firings_add_up_to_the_gradient_of_the_whole(model: Path) -> None:
+    """Rows that arrive in four parts of different length give the update of all eight at once."""
+    whole, parts = trainer(model), trainer(model)
+    whole.train(task(rows(ADVANTAGES)))
+    for number in range(4):
+        parts.train(task(rows(ADVANTAGES).share(number, 4)))
+    for each in (whole, parts):
+        each.update(task(Rows({}), StageKind.UPDATE))
+    weights = [torch.cat([p.flatten() for p in each._policy.parameters()]) for each in (whole, parts)]
+    torch.testing.assert_close(weights[0], weights[1], atol=1e-6, rtol=1e-5)
 
 
 def test_nothing_to_learn_changes_nothing(model: Path) -> None:

@@ -27,6 +27,7 @@ __all__ = ["Trainer"]
 
 _REFERENCE = "ref"
 """Name of the frozen model in the graph."""
+_NOTHING, _UNDIVIDED = Counts(0, 0), Counts(1, 1)
 
 
 class Trainer:
@@ -51,7 +52,7 @@ class Trainer:
         if moments is not None:
             self._load_moments(load_file(moments))
         self._num_updates = version * recipe.algorithm.updates_per_step
-        self._sums = LossSums.zero()
+        self._sums, self._counts = LossSums.zero(), _NOTHING
 
     def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
         """Return what this role does, by stage kind."""
@@ -78,14 +79,14 @@ class Trainer:
         return Outcome(Rows({f"{task.stage}_logp": column}), num_rows=len(rows), num_tokens=_num_trained(rows))
 
     def train(self, task: Task) -> Outcome:
-        """Accumulate the gradient of one optimizer mini-batch; the split into micro-batches does not show in it."""
+        """Add the gradient of these rows to that of the update, as a sum: what it is divided by is known only then."""
         rows = task.samples
         advantages_N = rows.tensor("advantage").nan_to_num(0.0)
         is_scored_N = rows.tensor("advantage").isfinite()
         settings = self._settings()
         lengths = [int(mask.sum()) for mask in rows.ragged("mask").rows()]
         scored = [n for n, ok in zip(lengths, is_scored_N.tolist(), strict=True) if ok and n]
-        counts = Counts(tokens=sum(scored), samples=len(scored))
+        self._counts += Counts(tokens=sum(scored), samples=len(scored))
         # A row without advantage has no gradient unless the reference pulls on it, so it need not be computed.
         teaches_N = is_scored_N & ((advantages_N != 0) | bool(settings.kl_coefficient))
         for picks, tokens_BT, mask_BT in self._micro_batches(rows, teaches_N.nonzero().flatten().tolist()):
@@ -100,7 +101,7 @@ class Trainer:
                 mask_BT=mask_BT,
                 entropies_BT=entropies_BT,
             )
-            terms = policy_loss(inputs, settings, counts)
+            terms = policy_loss(inputs, settings, _UNDIVIDED)
             terms.loss.backward()
             self._sums += terms.sums
         metrics = {
@@ -123,11 +124,15 @@ class Trainer:
         rate = settings.lr * schedule(self._num_updates, total, settings.warmup_updates, settings.schedule)
         set_learning_rate(self._optimizer, rate)
         norm = 0.0
-        if any(p.grad is not None for p in self._policy.parameters()):
+        gradients = [p.grad for p in self._policy.parameters() if p.grad is not None]
+        if gradients:
+            for gradient in gradients:
+                gradient.div_(self._counts.of(algorithm.normalise))
             norm = clip_gradients(self._policy.parameters(), settings.clip_norm)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self._num_updates += 1
+        self._counts = _NOTHING
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
         if task.firing == algorithm.updates_per_step - 1:
             metrics |= self._sums.metrics()
