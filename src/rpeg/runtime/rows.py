@@ -112,6 +112,5 @@ def _stacked(columns: list[Column]) -> Column:
     if ragged:
         return Ragged(torch.cat([c.values_S for c in ragged]), torch.cat([c.lengths_N for c in ragged]))
     tensors = [column for column in columns if isinstance(column, Tensor)]
-    return (
-        torch.cat(tensors) if tensors else [text for column in columns if isinstance(column, list) for text in column]
-    )
+    texts = [text for column in columns if isinstance(column, list) for text in column]
+    return torch.cat(tensors) if tensors else texts

@@ -27,9 +27,8 @@ class Store:
     def __init__(self, graph: Graph, providers: Mapping[str, Provider]) -> None:
         """Hold nothing yet; ``providers`` give the external rows."""
         self._graph, self._providers = graph, providers
-        self._rows: dict[tuple[str, int], dict[tuple[str, int], Rows]] = defaultdict(
-            dict
-        )  # by the firing that made them
+        # By data and step, then by the stage and the firing that made them.
+        self._rows: dict[tuple[str, int], dict[tuple[str, int], Rows]] = defaultdict(dict)
         self._weights: dict[tuple[str, int], Weights] = {}
         self._reads: dict[tuple[str, int], int] = defaultdict(int)
         self._num_reads = {d.name: sum(num_events(graph, a.stage) for a in graph.readers(d.name)) for d in graph.data}
