@@ -13,6 +13,7 @@ from tests.runtime.conftest import tiny_recipe
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import ScratchSpec, save_model, scratch_model
 from rpeg.numerics.tokenizer import character_tokenizer
+from rpeg.recipe.graph import build_graph
 from rpeg.runtime.checkpoint import MODEL, MOMENTS
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Task
@@ -57,7 +58,8 @@ def task(samples: Rows, kind: StageKind = StageKind.TRAIN, stage: str = "train")
 def trainer(folder: Path, **sections: Any) -> Trainer:
     """Return a trainer of the model in ``folder``."""
     sections = {"algorithm": {"updates_per_step": 1, **sections.pop("algorithm", {})}, **sections}
-    return Trainer(tiny_recipe(**sections), folder, folder, None, 0)
+    recipe = tiny_recipe(**sections)
+    return Trainer(recipe, build_graph(recipe).contract, folder, folder, None, 0)
 
 
 def gradient(found: Trainer) -> torch.Tensor:
@@ -135,8 +137,10 @@ def test_saved_state_goes_on_like_the_one_in_memory(model: Path, tmp_path: Path)
         found.update(task(Rows({}), StageKind.UPDATE, "update"))
     found.save(tmp_path / "saved")
     recipe = tiny_recipe(algorithm={"updates_per_step": 1})
-    again = Trainer(recipe, tmp_path / "saved" / MODEL, model, tmp_path / "saved" / MOMENTS, 3)
-    cold = Trainer(recipe, tmp_path / "saved" / MODEL, model, None, 3)
+    again = Trainer(
+        recipe, build_graph(recipe).contract, tmp_path / "saved" / MODEL, model, tmp_path / "saved" / MOMENTS, 3
+    )
+    cold = Trainer(recipe, build_graph(recipe).contract, tmp_path / "saved" / MODEL, model, None, 3)
     for each in (found, again, cold):
         each.train(task(rows(ADVANTAGES)))
         each.update(task(Rows({}), StageKind.UPDATE, "update"))
@@ -147,7 +151,7 @@ def test_saved_state_goes_on_like_the_one_in_memory(model: Path, tmp_path: Path)
 
 def test_the_learning_rate_follows_optimizer_updates(model: Path) -> None:
     recipe = tiny_recipe(optimizer={"schedule": "linear", "lr": 1.0}, run={"steps": 10})  # 2 updates per step: 20
-    found = Trainer(recipe, model, model, None, 5)
+    found = Trainer(recipe, build_graph(recipe).contract, model, model, None, 5)
     rate = found.update(task(Rows({}), StageKind.UPDATE, "update")).metrics["optim/lr"]
     assert rate == 0.5  # update 10 of 20
 

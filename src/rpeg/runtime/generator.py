@@ -65,14 +65,18 @@ class Generator:
             del self._weights[old]
         return Outcome(version=version)
 
-    def _use(self, version: int) -> None:
+    def _use(self, task: Task) -> int:
+        """Sample from the version that the task names; a publish without a pull brings its weights along."""
+        (version,) = task.versions.values()
+        if task.weights is not None:
+            self._weights = {version: task.weights}
         if self._sampler.version != version:
             self._sampler.load(self._weights[version], version)
+        return version
 
     def generate(self, task: Task) -> Outcome:
         """Sample a group per prompt from the weights the graph names."""
-        (version,) = task.versions.values()
-        self._use(version)
+        version = self._use(task)
         sampling, group = self._recipe.sampling, self._recipe.algorithm.group_size
         params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
         prompts = [ids.tolist() for ids in task.groups.ragged("tokens").rows()]
@@ -84,8 +88,7 @@ class Generator:
 
     def evaluate(self, task: Task) -> Outcome:
         """Answer the held-out problems greedily; accuracy is the share of right answers."""
-        (version,) = task.versions.values()
-        self._use(version)
+        version = self._use(task)
         params = SamplingParams(1.0, self._recipe.sampling.max_new_tokens, self._ends, greedy=True)
         prompts = [ids for _, ids in self._held_out]
         samples = sorted(self._sampler.generate(prompts, 1, params, [0] * len(prompts)), key=lambda s: s.index)

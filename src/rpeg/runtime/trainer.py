@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rpeg.graph.contract import Contract, Logprob
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.logprobs import response_logprobs
 from rpeg.numerics.losses import Counts, LossInputs, LossSettings, LossSums, policy_loss
@@ -36,9 +37,11 @@ class Trainer:
     Shapes: N rows of a firing, B rows of a micro-batch, T tokens of its longest row.
     """
 
-    def __init__(self, recipe: Recipe, model: Path, reference: Path, moments: Path | None, version: int) -> None:
+    def __init__(
+        self, recipe: Recipe, contract: Contract, model: Path, reference: Path, moments: Path | None, version: int
+    ) -> None:
         """Load the weights of ``version``, and the optimizer's state to go on from."""
-        self._recipe = recipe
+        self._recipe, self._contract = recipe, contract
         self._device = device(recipe.run.device)
         # Small updates would vanish in bfloat16 weights, so only the arithmetic of the passes is in that format.
         self._policy = load_model(model, torch.float32, self._device)
@@ -94,7 +97,7 @@ class Trainer:
             behaviour_BT = self._pad(rows, "logp", picks, tokens_BT)
             inputs = LossInputs(
                 logps_BT=logps_BT,
-                old_logps_BT=self._pad(rows, "old_logp", picks, tokens_BT, behaviour_BT),
+                old_logps_BT=self._pad(rows, "old_logp", picks, tokens_BT, self._proximal(logps_BT, behaviour_BT)),
                 behaviour_logps_BT=behaviour_BT,
                 reference_logps_BT=self._pad(rows, "ref_logp", picks, tokens_BT) if self._reference else None,
                 advantages_BT=advantages_N[picks].unsqueeze(1).to(self._device),
@@ -116,6 +119,14 @@ class Trainer:
         """Return log-probabilities and entropies of the trained tokens, at the temperature they were sampled at."""
         with torch.autocast(self._device.type, self._passes, enabled=self._passes != torch.float32):
             return response_logprobs(model, tokens_BT, mask_BT, self._recipe.sampling.temperature)
+
+    def _proximal(self, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
+        """Return the scores of the proximal policy where no pass has made them.
+
+        They are the sampler's where the contract takes these. Otherwise the pass was fused into this one, which is only
+        done for a step with one update: the current policy is then the proximal one.
+        """
+        return behaviour_BT if self._contract.behaviour_logprob is Logprob.RECORDED else logps_BT.detach()
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights; an update without any gradient leaves them and the moments alone."""
