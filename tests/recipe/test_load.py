@@ -226,6 +226,7 @@ def test_changed_keys(right: str) -> None:
         "warmup.betas": (None, [0.9, 0.95]),
         "warmup.lr": (None, 3e-3),
         "warmup.steps": (None, 3),
+        "warmup.warmup_updates": (None, 10),
         "warmup.weight_decay": (None, 0.0),
         "warmup.working_share": (None, 0.5),
     }

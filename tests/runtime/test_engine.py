@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from rpeg.algorithms.grpo import grpo
 from rpeg.errors import WaitLimit
 from rpeg.graph.contract import Logprob
+from rpeg.graph.dim import Dim
 from rpeg.observe.trace import Span
 from rpeg.plan.bind import bind_local
 from rpeg.plan.costs import KnownCosts
+from rpeg.plan.events import Event
 from rpeg.plan.lower import lower
 from rpeg.plan.play import Player
 from rpeg.runtime.engine import WallClock
@@ -107,6 +110,24 @@ def test_a_wait_has_a_limit_and_names_what_it_waits_for() -> None:
         play(FakeHome({"reward": 1.0}), 2, limit_s=0.3)
 
 
+@pytest.mark.parametrize(("made", "used"), [(1, 4), (4, 1), (4, 2), (2, 4), (4, 4), (2, 1)])
+def test_every_reader_firing_gets_its_share_of_what_the_writer_firings_made(made: int, used: int) -> None:
+    base = grpo(8, 2)
+    counts = {"gen": made, "reward": made, "advantage": made, "train": used}
+    stages = tuple(replace(s, firings=Dim(str(counts.get(s.name, 1)))) for s in base.stages)
+    graph = replace(base, stages=stages)
+    store = Store(graph, {})
+    columns = ("tokens", "mask", "logp", "version", "finished")
+    rows = [str(n) for n in range(16)]
+    size = 16 // made
+    for i in range(made):
+        part = rows[i * size : (i + 1) * size]
+        store.finish(Event(f"gen.{i}", "gen", i, 0.0, ()), 0, Outcome(Rows(dict.fromkeys(columns, part))))
+    found = [store.task(Event(f"train.{j}", "train", j, 0.0, ()), 0).samples.texts("tokens") for j in range(used)]
+    assert [len(part) for part in found] == [16 // used] * used
+    assert [row for part in found for row in part] == rows
+
+
 def test_rows_reach_their_readers_and_are_let_go() -> None:
     graph = grpo(4, 4)
     events = lower(graph, bind_local(graph), KnownCosts({}))
@@ -115,7 +136,7 @@ def test_rows_reach_their_readers_and_are_let_go() -> None:
     assert store.task(gen, 5).groups.texts("row") == ["5"]
     columns = ("tokens", "mask", "logp", "version", "finished")
     store.finish(gen, 5, Outcome(Rows({name: ["a"] for name in columns})))
-    assert sorted(store.waiting()) == ["rollouts/5"]
+    assert sorted(store.waiting()) == ["rollouts/5/gen/0"]
     assert sorted(store.task(reward, 5).samples.columns) == ["finished", "mask", "tokens", "version"]
     store.finish(reward, 5, Outcome(Rows({"reward": ["1"]})))
     assert "advantage" not in store.task(train, 5).samples.columns  # not made yet

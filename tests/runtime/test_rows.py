@@ -24,6 +24,16 @@ def test_shares_put_together_are_the_rows(values: list[list[int]], of: int) -> N
     assert [text for share in shares for text in share.texts("t")] == [str(v) for v in values]
 
 
+@given(st.integers(1, 4), st.integers(1, 4))
+def test_parts_stacked_are_the_rows(made: int, size: int) -> None:
+    values = [[n] * (n % 3) for n in range(made * size)]
+    rows = Rows({"x": Ragged.of(values, torch.int64), "n": torch.arange(made * size), "t": [str(v) for v in values]})
+    again = Rows.stacked([rows.share(number, made) for number in range(made)])
+    assert [row.tolist() for row in again.ragged("x").rows()] == values
+    assert again.tensor("n").tolist() == list(range(made * size))
+    assert again.texts("t") == [str(v) for v in values]
+
+
 def test_only_and_joined() -> None:
     rows = Rows({"a": torch.tensor([1, 2]), "b": ["x", "y"]})
     assert list(rows.only(("b",)).columns) == ["b"]

@@ -7,6 +7,10 @@ and a read is a view of the window, where the library's dynamic cache copies eve
 Shapes: S slots, B active rows, H key-value heads, C columns, D head size, W columns of the window.
 """
 
+# transformers types the layers of a cache as a union of all kinds with optional buffers; here all are of one kind.
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false, reportReturnType=false
+
 from __future__ import annotations
 
 from torch import Tensor

@@ -56,6 +56,10 @@ class Counts:
     samples: int
     """Samples with at least one trained token."""
 
+    def __add__(self, other: Counts) -> Counts:
+        """Return the counts over both."""
+        return Counts(self.tokens + other.tokens, self.samples + other.samples)
+
     def of(self, normalise: Normalise) -> int:
         """Return the denominator of a way to normalise; 1 for an update without tokens, whose sums are 0."""
         return max(1, self.tokens if normalise == "token" else self.samples)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 import transformers
@@ -98,17 +99,16 @@ def load_model(path: str | Path, dtype: torch.dtype, device: torch.device) -> Pr
     options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     try:
         with _quiet():
-            model, report = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, output_loading_info=True, **options
-            )
+            loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
     except Exception as error:  # whatever transformers objects to in a foreign folder
         what = f"transformers cannot load it: {type(error).__name__}: {error}"
         raise ModelError("model folder", [Fault(str(folder), what)]) from error
+    model, report = cast(tuple[PreTrainedModel, Mapping[str, list[str]]], loaded)
     missing = sorted(report["missing_keys"])
     if missing:
         what = f"{len(missing)} weights are not in the files, such as {', '.join(missing[:3])}"
         raise ModelError("model folder", [Fault(str(folder), what, "save the complete model again")])
-    return model.to(device).eval()
+    return model.to(device).eval()  # pyright: ignore[reportArgumentType] - a decorator hides the signature
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:

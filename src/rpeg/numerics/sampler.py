@@ -153,10 +153,16 @@ class _Batch:
         self.clock = self.longest_prompt
         self.drawn_from = self.clock - _DRAWN_AHEAD  # column of the first uniform: so far none is drawn
         self.block: tuple[range, Cache, Tensor] | None = None  # prompts, their keys and values, logits after them
-        self.cache: KvCache | None = None  # takes its sizes from the first block
+        self._cache: KvCache | None = None  # takes its sizes from the first block
 
     def _zeros(self, num_columns: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(self.num_slots, num_columns, dtype=dtype, device=self.device)
+
+    @property
+    def cache(self) -> KvCache:
+        """The keys and values of the active rows; there from the first admission on."""
+        assert self._cache is not None, "no row has been admitted yet"
+        return self._cache
 
     @property
     def is_busy(self) -> bool:
@@ -181,8 +187,8 @@ class _Batch:
         self.next_index = min(start + num_free, prompts.stop * self.group)
         indices = range(start, self.next_index)
         picks_B = torch.tensor([index // self.group - prompts.start for index in indices], device=self.device)
-        if self.cache is None:
-            self.cache = KvCache(block, self.num_slots, self.num_columns)
+        if self._cache is None:
+            self._cache = KvCache(block, self.num_slots, self.num_columns)
         self.cache.write(block, picks_B, first_row, self.clock)
         self.indices += indices
         self.firsts += [self.clock - len(self.prompts[index // self.group]) for index in indices]

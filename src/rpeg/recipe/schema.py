@@ -91,7 +91,7 @@ class ModelSection(Section):
     scratch: ScratchSection | None = None
     """Shape of a new model."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of weights and arithmetic."""
+    """Number format of arithmetic; the trained weights and the optimizer's state are float32 either way."""
 
 
 class DataSection(Section):
@@ -134,7 +134,8 @@ class RewardSection(Section):
     """How answers are rewarded: the weighted sum of these functions."""
 
     functions: Annotated[tuple[RewardItem, ...], Field(strict=False)] = ()
-    """The functions; default: the task's own verifier, or number for a file."""
+    """The functions; the first also says what eval/accuracy counts as right: a value of 1. Default: the task's own
+    verifier, or number for a file."""
 
 
 class WarmupSection(Section):

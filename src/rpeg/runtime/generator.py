@@ -43,9 +43,9 @@ class Generator:
         self._weights: dict[int, Weights] = {
             version: {name: p.detach().clone() for name, p in policy.named_parameters()}
         }
-        self._task = load_task(recipe)
-        self._rewards = load_rewards(recipe, self._task)
-        source = PromptSource(recipe, self._task, self._tokenizer)
+        task = load_task(recipe)
+        self._rewards = load_rewards(recipe, task)
+        source = PromptSource(recipe, task, self._tokenizer)
         self._held_out = source.held_out(recipe.evaluation.prompts) if recipe.evaluation.every_steps else []
 
     def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
@@ -65,14 +65,18 @@ class Generator:
             del self._weights[old]
         return Outcome(version=version)
 
-    def _use(self, version: int) -> None:
+    def _use(self, task: Task) -> int:
+        """Sample from the version that the task names; a publish without a pull brings its weights along."""
+        (version,) = task.versions.values()
+        if task.weights is not None:
+            self._weights = {version: task.weights}
         if self._sampler.version != version:
             self._sampler.load(self._weights[version], version)
+        return version
 
     def generate(self, task: Task) -> Outcome:
         """Sample a group per prompt from the weights the graph names."""
-        (version,) = task.versions.values()
-        self._use(version)
+        version = self._use(task)
         sampling, group = self._recipe.sampling, self._recipe.algorithm.group_size
         params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
         prompts = [ids.tolist() for ids in task.groups.ragged("tokens").rows()]
@@ -84,17 +88,16 @@ class Generator:
 
     def evaluate(self, task: Task) -> Outcome:
         """Answer the held-out problems greedily; accuracy is the share of right answers."""
-        (version,) = task.versions.values()
-        self._use(version)
+        version = self._use(task)
         params = SamplingParams(1.0, self._recipe.sampling.max_new_tokens, self._ends, greedy=True)
         prompts = [ids for _, ids in self._held_out]
         samples = sorted(self._sampler.generate(prompts, 1, params, [0] * len(prompts)), key=lambda s: s.index)
         texts = self._tokenizer.batch_decode([s.ids for s in samples], skip_special_tokens=True)
         problems = [problem for problem, _ in self._held_out]
-        rewards = self._rewards.score(problems, texts).totals
-        found = [self._task.score(problem, text) for problem, text in zip(problems, texts, strict=True)]
+        scores = self._rewards.score(problems, texts)
+        rewards, verdicts = scores.totals, next(iter(scores.values.values()))  # the first function says what is right
         metrics = {
-            **_mean("eval/accuracy", [score >= _RIGHT for score in found if score is not None]),
+            **_mean("eval/accuracy", [score >= _RIGHT for score in verdicts if score is not None]),
             **_mean("eval/reward", [reward for reward in rewards if reward is not None]),
             **_mean("eval/length", [len(sample.ids) for sample in samples]),
         }

@@ -52,9 +52,8 @@ class Judge:
         if scores.num_unscorable == len(problems):
             raise RunFault(f"no answer of step {task.step + 1} could be scored: {_why(scores)}")
         metrics = {**_lengths(task.samples), **_means(scores)}
-        records = tuple(
-            self._record(task, i, problems[i], answers[i], scores.totals[i]) for i in range(min(_SHOWN, len(problems)))
-        )
+        shown = range(min(_SHOWN, len(problems)) if task.firing == 0 else 0)
+        records = tuple(self._record(task, i, problems[i], answers[i], scores.totals[i]) for i in shown)
         notes = tuple(f"{f.function} could not score {len(f.row_ids)} answers: {f.reason}" for f in scores.failures)
         rows = Rows({"reward": rewards})
         return Outcome(rows, metrics=metrics, records=records, notes=notes, num_rows=len(problems))

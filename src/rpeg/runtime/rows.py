@@ -89,9 +89,28 @@ class Rows:
     def share(self, number: int, of: int) -> Rows:
         """Return the ``number``-th of ``of`` equal parts."""
         size = len(self) // of
-        start, stop = number * size, (number + 1) * size
+        return self.part(number * size, (number + 1) * size)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Return rows ``start`` to ``stop``."""
         return Rows({name: _part(column, start, stop) for name, column in self.columns.items()})
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Rows]) -> Rows:
+        """Return the rows of all ``parts``, which have the same columns, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls({name: _stacked([part.columns[name] for part in parts]) for name in parts[0].columns})
 
 
 def _part(column: Column, start: int, stop: int) -> Column:
     return column.part(start, stop) if isinstance(column, Ragged) else column[start:stop]
+
+
+def _stacked(columns: list[Column]) -> Column:
+    ragged = [column for column in columns if isinstance(column, Ragged)]
+    if ragged:
+        return Ragged(torch.cat([c.values_S for c in ragged]), torch.cat([c.lengths_N for c in ragged]))
+    tensors = [column for column in columns if isinstance(column, Tensor)]
+    texts = [text for column in columns if isinstance(column, list) for text in column]
+    return torch.cat(tensors) if tensors else texts

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from rpeg.graph.graph import Graph
 from rpeg.graph.json import to_json
 from rpeg.graph.stage import StageKind
 from rpeg.graph.text import to_text
@@ -27,6 +28,7 @@ from rpeg.observe.trace import Span, read_spans, write_spans, write_trace
 from rpeg.plan.bind import bind_local
 from rpeg.plan.costs import KnownCosts
 from rpeg.plan.lower import lower
+from rpeg.plan.plan import Plan
 from rpeg.plan.play import Player
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.rules import advice
@@ -55,6 +57,7 @@ def train(
     write_report: Callable[[RunFolder], Path] | None = None,
     *,
     resume: bool = False,
+    bind: Callable[[Graph], Plan] = bind_local,
 ) -> RunSummary:
     """Train as the recipe says; what is saved in the run folder stays usable whatever happens.
 
@@ -65,6 +68,7 @@ def train(
         listener: hears how it goes.
         write_report: called at the end, however the run ends; returns where the report is.
         resume: go on from the newest complete checkpoint.
+        bind: makes the plan of the recipe's graph.
 
     Raises:
         InvalidInput: before anything is started or written, when the recipe cannot work.
@@ -74,7 +78,7 @@ def train(
     folder = open_folder()
     with folder.lock(), Interrupt(listener.on_message) as interrupt:
         start = find_start(recipe, folder, listener, resume=resume)
-        run = _Run(recipe, folder, listener, interrupt)
+        run = _Run(recipe, folder, listener, interrupt, bind)
         try:
             run.go(source, start)
         except BaseException as error:
@@ -97,10 +101,17 @@ def _end(run: _Run, status: str, reason: str, write_report: Callable[[RunFolder]
 class _Run:
     """The parts of one run and the order in which they are used."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, listener: Listener, interrupt: Interrupt) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        listener: Listener,
+        interrupt: Interrupt,
+        bind: Callable[[Graph], Plan],
+    ) -> None:
         self._recipe, self.folder, self.listener, self._interrupt = recipe, folder, listener, interrupt
         self._graph = build_graph(recipe)
-        self._plan = bind_local(self._graph)
+        self._plan = bind(self._graph)
         self._events = lower(self._graph, self._plan, KnownCosts({}))
         self._began_s = time.monotonic()
         self._steps_done = 0
@@ -152,7 +163,9 @@ class _Run:
         ready = []
         for mesh in self._plan.meshes:
             kinds = {self._graph.stage_of[b.stage].kind for b in self._plan.bindings if b.mesh == mesh.name}
-            spec = WorkerSpec(self._recipe, frozenset(kinds), model, reference, moments, version, self._threads)
+            spec = WorkerSpec(
+                self._recipe, self._graph.contract, frozenset(kinds), model, reference, moments, version, self._threads
+            )
             ready.append(home.spawn(mesh.name, spec))
         for future in ready:
             future.result()

@@ -27,7 +27,8 @@ class Store:
     def __init__(self, graph: Graph, providers: Mapping[str, Provider]) -> None:
         """Hold nothing yet; ``providers`` give the external rows."""
         self._graph, self._providers = graph, providers
-        self._rows: dict[tuple[str, int], Rows] = {}
+        # By data and step, then by the stage and the firing that made them.
+        self._rows: dict[tuple[str, int], dict[tuple[str, int], Rows]] = defaultdict(dict)
         self._weights: dict[tuple[str, int], Weights] = {}
         self._reads: dict[tuple[str, int], int] = defaultdict(int)
         self._num_reads = {d.name: sum(num_events(graph, a.stage) for a in graph.readers(d.name)) for d in graph.data}
@@ -50,13 +51,23 @@ class Store:
         return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights)
 
     def _read(self, access: Access, event: Event, step: int) -> Rows | None:
+        used = num_events(self._graph, event.stage)
         if self._graph.data_of[access.data].kind is DataKind.EXTERNAL:
             rows = self._providers[access.data](step) if access.data in self._providers else None
-        else:
-            rows = self._rows.get((access.data, step))
-        if rows is None:
+            return None if rows is None else rows.only(access.columns).share(event.firing, used)
+        if (access.data, step) not in self._rows:
             return None
-        return rows.only(access.columns).share(event.firing, num_events(self._graph, event.stage))
+        return self._share(access, self._rows[access.data, step], event.firing, used)
+
+    def _share(self, access: Access, parts: Mapping[tuple[str, int], Rows], firing: int, used: int) -> Rows:
+        """Return the rows of one reader firing out of ``used``, taken from as few producer firings as hold them."""
+        (writer,) = {write.stage for write in self._graph.writers(access.data) if write.shares_columns(access)}
+        made = num_events(self._graph, writer)
+        first, last = firing * made // used, -(-(firing + 1) * made // used) - 1
+        rows = Rows.stacked([parts[writer, i].only(access.columns) for i in range(first, last + 1)])
+        size = len(rows) * made // ((last - first + 1) * used)
+        start = firing * size - first * len(rows) // (last - first + 1)
+        return rows.part(start, start + size)
 
     def finish(self, event: Event, step: int, outcome: Outcome) -> None:
         """Keep what ``event`` made for ``step``, and let go of what it was the last to read."""
@@ -65,8 +76,9 @@ class Store:
             if is_state and outcome.weights is not None and write.mode is Mode.WRITE:
                 self._weights[write.data, step + 1] = outcome.weights
             elif not is_state and outcome.rows is not None:
-                assert (write.data, step) not in self._rows, f"{write.data} of step {step} is made twice"
-                self._rows[write.data, step] = outcome.rows
+                parts = self._rows[write.data, step]
+                assert (event.stage, event.firing) not in parts, f"{event.id} of step {step} has fired twice"
+                parts[event.stage, event.firing] = outcome.rows
         for access in self._graph.reads(event.stage):
             self._release(access, step - access.delay)
 
@@ -81,12 +93,13 @@ class Store:
             self._weights.pop((access.data, step + 1), None)
 
     def waiting(self) -> dict[str, Rows]:
-        """Return what a checkpoint must hold: rows made but not yet used, named ``data/step``."""
+        """Return what a checkpoint must hold: rows made but not yet used, named ``data/step/stage/firing``."""
         assert not self._reads, f"rows half read at a cut: {dict(self._reads)}"
-        return {f"{data}/{step}": rows for (data, step), rows in self._rows.items()}
+        flat = ((data, step, *made, rows) for (data, step), parts in self._rows.items() for made, rows in parts.items())
+        return {f"{data}/{step}/{stage}/{firing}": rows for data, step, stage, firing, rows in flat}
 
     def restore(self, waiting: Mapping[str, Rows]) -> None:
         """Put back what `waiting` returned."""
         for name, rows in waiting.items():
-            data, _, step = name.rpartition("/")
-            self._rows[data, int(step)] = rows
+            data, step, stage, firing = name.rsplit("/", 3)
+            self._rows[data, int(step)][stage, int(firing)] = rows

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rpeg.graph.contract import Contract, Logprob
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.logprobs import response_logprobs
 from rpeg.numerics.losses import Counts, LossInputs, LossSettings, LossSums, policy_loss
@@ -27,6 +28,7 @@ __all__ = ["Trainer"]
 
 _REFERENCE = "ref"
 """Name of the frozen model in the graph."""
+_NOTHING, _UNDIVIDED = Counts(0, 0), Counts(1, 1)
 
 
 class Trainer:
@@ -35,11 +37,15 @@ class Trainer:
     Shapes: N rows of a firing, B rows of a micro-batch, T tokens of its longest row.
     """
 
-    def __init__(self, recipe: Recipe, model: Path, reference: Path, moments: Path | None, version: int) -> None:
+    def __init__(
+        self, recipe: Recipe, contract: Contract, model: Path, reference: Path, moments: Path | None, version: int
+    ) -> None:
         """Load the weights of ``version``, and the optimizer's state to go on from."""
-        self._recipe = recipe
+        self._recipe, self._contract = recipe, contract
         self._device = device(recipe.run.device)
-        self._policy = load_model(model, dtype(recipe.model.dtype), self._device)
+        # Small updates would vanish in bfloat16 weights, so only the arithmetic of the passes is in that format.
+        self._policy = load_model(model, torch.float32, self._device)
+        self._passes = dtype(recipe.model.dtype)
         self._tokenizer = load_tokenizer(model)
         self._reference: PreTrainedModel | None = None
         if recipe.algorithm.kl_coefficient:
@@ -49,7 +55,7 @@ class Trainer:
         if moments is not None:
             self._load_moments(load_file(moments))
         self._num_updates = version * recipe.algorithm.updates_per_step
-        self._sums = LossSums.zero()
+        self._sums, self._counts = LossSums.zero(), _NOTHING
 
     def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
         """Return what this role does, by stage kind."""
@@ -68,7 +74,7 @@ class Trainer:
         logps: list[Tensor] = [torch.empty(0)] * len(rows)
         with torch.no_grad():
             for picks, tokens_BT, mask_BT in self._micro_batches(rows, range(len(rows))):
-                logps_BT, _ = response_logprobs(model, tokens_BT, mask_BT, self._recipe.sampling.temperature)
+                logps_BT, _ = self._score(model, tokens_BT, mask_BT)
                 for pick, logps_T in zip(picks, logps_BT.cpu(), strict=True):
                     logps[pick] = logps_T
         lengths = rows.ragged("tokens").lengths_N.tolist()
@@ -76,31 +82,29 @@ class Trainer:
         return Outcome(Rows({f"{task.stage}_logp": column}), num_rows=len(rows), num_tokens=_num_trained(rows))
 
     def train(self, task: Task) -> Outcome:
-        """Accumulate the gradient of one optimizer mini-batch; the split into micro-batches does not show in it."""
+        """Add the gradient of these rows to that of the update, as a sum: what it is divided by is known only then."""
         rows = task.samples
         advantages_N = rows.tensor("advantage").nan_to_num(0.0)
         is_scored_N = rows.tensor("advantage").isfinite()
         settings = self._settings()
         lengths = [int(mask.sum()) for mask in rows.ragged("mask").rows()]
         scored = [n for n, ok in zip(lengths, is_scored_N.tolist(), strict=True) if ok and n]
-        counts = Counts(tokens=sum(scored), samples=len(scored))
+        self._counts += Counts(tokens=sum(scored), samples=len(scored))
         # A row without advantage has no gradient unless the reference pulls on it, so it need not be computed.
         teaches_N = is_scored_N & ((advantages_N != 0) | bool(settings.kl_coefficient))
         for picks, tokens_BT, mask_BT in self._micro_batches(rows, teaches_N.nonzero().flatten().tolist()):
-            logps_BT, entropies_BT = response_logprobs(
-                self._policy, tokens_BT, mask_BT, self._recipe.sampling.temperature
-            )
+            logps_BT, entropies_BT = self._score(self._policy, tokens_BT, mask_BT)
             behaviour_BT = self._pad(rows, "logp", picks, tokens_BT)
             inputs = LossInputs(
                 logps_BT=logps_BT,
-                old_logps_BT=self._pad(rows, "old_logp", picks, tokens_BT, behaviour_BT),
+                old_logps_BT=self._pad(rows, "old_logp", picks, tokens_BT, self._proximal(logps_BT, behaviour_BT)),
                 behaviour_logps_BT=behaviour_BT,
                 reference_logps_BT=self._pad(rows, "ref_logp", picks, tokens_BT) if self._reference else None,
                 advantages_BT=advantages_N[picks].unsqueeze(1).to(self._device),
                 mask_BT=mask_BT,
                 entropies_BT=entropies_BT,
             )
-            terms = policy_loss(inputs, settings, counts)
+            terms = policy_loss(inputs, settings, _UNDIVIDED)
             terms.loss.backward()
             self._sums += terms.sums
         metrics = {
@@ -111,6 +115,19 @@ class Trainer:
         }
         return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=_num_trained(rows))
 
+    def _score(self, model: PreTrainedModel, tokens_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies of the trained tokens, at the temperature they were sampled at."""
+        with torch.autocast(self._device.type, self._passes, enabled=self._passes != torch.float32):
+            return response_logprobs(model, tokens_BT, mask_BT, self._recipe.sampling.temperature)
+
+    def _proximal(self, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
+        """Return the scores of the proximal policy where no pass has made them.
+
+        They are the sampler's where the contract takes these. Otherwise the pass was fused into this one, which is only
+        done for a step with one update: the current policy is then the proximal one.
+        """
+        return behaviour_BT if self._contract.behaviour_logprob is Logprob.RECORDED else logps_BT.detach()
+
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights; an update without any gradient leaves them and the moments alone."""
         algorithm, settings = self._recipe.algorithm, self._recipe.optimizer
@@ -118,11 +135,15 @@ class Trainer:
         rate = settings.lr * schedule(self._num_updates, total, settings.warmup_updates, settings.schedule)
         set_learning_rate(self._optimizer, rate)
         norm = 0.0
-        if any(p.grad is not None for p in self._policy.parameters()):
+        gradients = [p.grad for p in self._policy.parameters() if p.grad is not None]
+        if gradients:
+            for gradient in gradients:
+                gradient.div_(self._counts.of(algorithm.normalise))
             norm = clip_gradients(self._policy.parameters(), settings.clip_norm)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self._num_updates += 1
+        self._counts = _NOTHING
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
         if task.firing == algorithm.updates_per_step - 1:
             metrics |= self._sums.metrics()

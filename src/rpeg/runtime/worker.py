@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from rpeg.graph.contract import Contract
 from rpeg.graph.stage import StageKind
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.generator import Generator
@@ -18,12 +19,16 @@ from rpeg.runtime.trainer import Trainer
 
 __all__ = ["Worker", "WorkerSpec", "use_threads"]
 
+_ON_SAMPLES = frozenset({StageKind.VERIFY, StageKind.ADVANTAGE, StageKind.FORWARD, StageKind.TRAIN})
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """What a worker is built from; plain values, so that it can be built in another process."""
 
     recipe: Recipe
+    contract: Contract
+    """What the graph promises to compute; a rewrite of the graph may differ from the recipe it came from."""
     kinds: frozenset[StageKind]
     """Kinds of the stages bound to it: they say which roles it needs."""
     model: Path
@@ -46,7 +51,7 @@ class Worker:
         self._methods: dict[StageKind, Callable[[Task], Outcome]] = {}
         self.trainer: Trainer | None = None
         if spec.kinds & {StageKind.TRAIN, StageKind.UPDATE, StageKind.FORWARD, StageKind.PUSH}:
-            self.trainer = Trainer(spec.recipe, spec.model, spec.reference, spec.moments, spec.version)
+            self.trainer = Trainer(spec.recipe, spec.contract, spec.model, spec.reference, spec.moments, spec.version)
             self._methods |= self.trainer.methods()
         if spec.kinds & {StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE}:
             self._methods |= Generator(spec.recipe, spec.model, spec.version).methods()
@@ -56,7 +61,8 @@ class Worker:
     def run(self, task: Task) -> tuple[Outcome, float, float]:
         """Do one firing; return its outcome with its start and end on the monotonic clock."""
         start_s = time.monotonic()
-        outcome = self._methods[task.kind](task)
+        is_idle = task.kind in _ON_SAMPLES and not task.samples.columns  # reads of steps before the first find nothing
+        outcome = Outcome() if is_idle else self._methods[task.kind](task)
         return outcome, start_s, time.monotonic()
 
     def save(self, folder: Path) -> None:
