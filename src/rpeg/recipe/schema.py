@@ -184,6 +184,8 @@ class AlgorithmSection(Section):
     """Importance weights for answers of older weights; auto = none at staleness 0, else truncated."""
     correction_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest importance weight."""
+    rewrites: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Transformations of the algorithm's graph, in order, such as stream{producer=gen,firings=4}."""
     old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)
     """Ratio's denominator: as sampled, or recomputed before the step; auto = recomputed with a correction."""
 

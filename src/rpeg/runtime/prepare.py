@@ -16,10 +16,12 @@ from rpeg.numerics.tokenizer import character_tokenizer, load_tokenizer
 from rpeg.observe.listener import Listener
 from rpeg.observe.metrics import MetricsWriter
 from rpeg.observe.run_folder import RunFolder
+from rpeg.recipe.graph import build_graph
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_rewards, load_task
 from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
 from rpeg.runtime.prompts import PromptSource
+from rpeg.runtime.support import unsupported
 from rpeg.runtime.warmup import warm_up
 
 __all__ = ["REFERENCE", "check_inputs", "make_start", "tokenizer_of"]
@@ -48,6 +50,9 @@ def check_inputs(recipe: Recipe) -> PromptSource:
     task = attempt(lambda: load_task(recipe))
     tokenizer = attempt(lambda: tokenizer_of(recipe))
     attempt(lambda: _check_model(recipe))
+    graph = attempt(lambda: build_graph(recipe))
+    if graph is not None:
+        faults.extend(unsupported(graph))
     if task is not None:
         problems = [task.train(index) for index in range(min(_TRIED, task.size or _TRIED))]
         attempt(lambda: check_reward(load_rewards(recipe, task), problems))

@@ -53,7 +53,8 @@ class Store:
     def _read(self, access: Access, event: Event, step: int) -> Rows | None:
         used = num_events(self._graph, event.stage)
         if self._graph.data_of[access.data].kind is DataKind.EXTERNAL:
-            rows = self._providers[access.data](step) if access.data in self._providers else None
+            is_given = access.data in self._providers and step >= 0
+            rows = self._providers[access.data](step) if is_given else None
             return None if rows is None else rows.only(access.columns).share(event.firing, used)
         if (access.data, step) not in self._rows:
             return None

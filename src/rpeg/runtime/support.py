@@ -1,0 +1,50 @@
+"""What this runtime can execute of what a graph can say; the rest is refused before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rpeg.errors import Fault
+from rpeg.graph.access import Refresh
+from rpeg.graph.graph import Graph
+from rpeg.graph.stage import StageKind
+
+__all__ = ["EXECUTED", "unsupported"]
+
+EXECUTED = frozenset(
+    {
+        StageKind.GENERATE,
+        StageKind.VERIFY,
+        StageKind.ADVANTAGE,
+        StageKind.FORWARD,
+        StageKind.TRAIN,
+        StageKind.UPDATE,
+        StageKind.PUSH,
+        StageKind.PULL,
+        StageKind.EVALUATE,
+    }
+)
+"""Kinds of stages that some role of a worker carries out."""
+
+
+def unsupported(graph: Graph) -> Iterator[Fault]:
+    """Yield everything in ``graph`` that would not be done as it says."""
+    for stage in graph.stages:
+        if stage.kind not in EXECUTED:
+            kinds = ", ".join(sorted(EXECUTED))
+            yield Fault(stage.name, f"no worker carries out {stage.kind} stages yet", f"these run: {kinds}")
+        if stage.body is not None:
+            yield Fault(stage.name, f"its body, a loop over {stage.body.index}, cannot run yet", "leave it out")
+        if stage.kind is StageKind.TRAIN and stage.passes > 1:
+            yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
+    for access in graph.accesses:
+        if access.refresh is not Refresh.STEP:
+            yield Fault(
+                access.stage, f"switches weights within a {access.refresh}", "only switches between steps run yet"
+            )
+        if access.delay and graph.stage_of[access.stage].kind is StageKind.PULL:
+            text = f"installs weights {access.delay} steps late, and a checkpoint cannot hold weights in transit yet"
+            yield Fault(access.stage, text, "let the generator read older ones instead")
+    for data in graph.data:
+        if data.max_carry:
+            yield Fault(data.name, f"carries samples over up to {data.max_carry} steps", "only whole samples run yet")
