@@ -111,3 +111,19 @@ def test_older_files_are_lifted_step_by_step(minimal: Graph, monkeypatch: pytest
     record = json.loads(to_json(minimal))
     old = {key: value for key, value in record.items() if key != "name"} | {"heading": "minimal", "schema": -1}
     assert from_json(json.dumps(old)) == minimal
+
+
+@pytest.mark.parametrize("levels", [16, 200])
+def test_regions_inside_regions_have_an_end(minimal: Graph, levels: int) -> None:
+    text = to_json(minimal)
+    head, tail = text.split('"body": null', 1)
+    opened = head + '"body": {"index": "turn", "trips": "2", "graph": '
+    with pytest.raises(GraphError, match="text: is nested too deeply; write graphs with rpeg"):
+        from_json(opened * levels + text + ("}" + tail) * levels)
+    few = from_json(opened * 2 + text + ("}" + tail) * 2)
+    assert few.stages[0].body is not None
+
+
+def test_a_value_inside_hundreds_of_lists_is_refused() -> None:
+    with pytest.raises(GraphError):
+        from_json('{"schema": 1, "name": ' + "[" * 800 + "]" * 800 + "}")

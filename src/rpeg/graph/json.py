@@ -20,6 +20,9 @@ SCHEMA = 1
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """Schema n to the function that turns an object of schema n into one of schema n + 1."""
 
+_MAX_LEVELS = 16
+_TOO_DEEP = ("is nested too deeply", "write graphs with rpeg")
+
 
 def to_json(graph: Graph) -> str:
     """Return the canonical JSON text, fields in declaration order, one line per record."""
@@ -37,7 +40,20 @@ def from_json(text: str) -> Graph:
         record = MIGRATIONS[record["schema"]](record)
     if record["schema"] != SCHEMA:
         raise _refuse("schema", f"is {record['schema']}", f"this version reads 1 to {SCHEMA}")
-    return decode(Graph, record, "graph", {"Graph": Graph})
+    try:
+        return _shallow(decode(Graph, record, "graph", {"Graph": Graph}))
+    except RecursionError as error:
+        raise _refuse("text", *_TOO_DEEP) from error
+
+
+def _shallow(graph: Graph) -> Graph:
+    """Return ``graph`` unless its stages have stages inside them on so many levels that nobody could follow."""
+    level = [graph]
+    for _ in range(_MAX_LEVELS):
+        level = [stage.body.graph for each in level for stage in each.stages if stage.body is not None]
+        if not level:
+            return graph
+    raise _refuse("text", *_TOO_DEEP)
 
 
 def _load(text: str) -> dict[str, Any]:
@@ -46,7 +62,7 @@ def _load(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise _refuse(f"line {error.lineno}", f"is not JSON ({error.msg})", "write graphs with rpeg") from error
     except RecursionError as error:
-        raise _refuse("text", "is nested too deeply", "write graphs with rpeg") from error
+        raise _refuse("text", *_TOO_DEEP) from error
     record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
     if not isinstance(record.get("schema"), int):
         raise _refuse("schema", "is missing", "this is not a graph file")
