@@ -1,45 +1,45 @@
-"""What the pages say is true: Python blocks run, commands and options exist, links lead somewhere, examples load."""
+"""What the pages say is true: blocks print what stands below them, commands and options exist, links lead somewhere."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
 
+from rpeg.observe.metrics import METRICS
+from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUNNING_PAGES = [page for page in PAGES if page.name == "README.md" or "docs" in page.parts]
 RECIPES = sorted((ROOT / "examples").glob("*.yaml"))
-FENCE = re.compile(r"^( *)(`{3,}|~{3,})\s*([\w+-]*)[^\n]*\n(.*?)^\1\2`*\s*$", re.MULTILINE | re.DOTALL)
+
+
+def load_script(name: str) -> ModuleType:
+    """Import a script, which is in no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+outputs = load_script("page_outputs")
+Block, blocks, FENCE = outputs.Block, outputs.blocks, outputs.FENCE
 LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A fenced block: its language, its text, and the line its text starts at."""
-
-    language: str
-    text: str
-    line: int
-
-
-def blocks(text: str) -> list[Block]:
-    """Return the fenced blocks of a page."""
-    return [
-        Block(found[3].lower(), found[4], text.count("\n", 0, found.start(4)) + 1) for found in FENCE.finditer(text)
-    ]
 
 
 def commands(block: Block) -> Iterator[list[str]]:
@@ -120,16 +120,21 @@ def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", RUNNING_PAGES, ids=page_id)
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run in order and share their names, as a reader would type them in."""
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in an empty folder with the examples, before a terminal of 80 columns."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    names: dict[str, object] = {"__name__": "__page__"}
-    for block in blocks(page.read_text()):
-        if block.language == "python":
-            # Empty lines in front, so that a traceback names the line of the page.
-            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
+    for name, value in {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize("page", RUNNING_PAGES, ids=page_id)
+def test_blocks_run_and_print_what_stands_below_them(page: Path) -> None:
+    """In one folder and with shared names, as a reader would type them in."""
+    text = page.read_text()
+    assert outputs.filled(text, str(page)) == text, "run `python scripts/page_outputs.py` and look at the difference"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -151,6 +156,20 @@ def test_example_recipes_load(recipe: Path, tmp_path: Path, monkeypatch: pytest.
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")
     assert load_recipe(recipe).name == recipe.stem
+
+
+def test_the_reference_of_recipes_is_up_to_date() -> None:
+    script = load_script("recipe_reference")
+    assert script.TARGET.read_text() == script.reference(), "run `python scripts/recipe_reference.py`"
+
+
+def test_the_page_of_the_run_folder_has_every_metric_and_every_file() -> None:
+    text = (ROOT / "docs" / "run-folder.md").read_text()
+    rows = [f"| `{key}` | {metric.unit} | {metric.meaning} |" for key, metric in METRICS.items()]
+    assert [row for row in rows if row not in text] == []
+    folder = RunFolder(Path("run"))
+    paths = [value for name in dir(RunFolder) if isinstance(value := getattr(folder, name, None), Path)]
+    assert [path.name for path in paths if path != folder.path and f"`{path.name}" not in text] == []
 
 
 PAGE = """# Title & more
@@ -179,6 +198,25 @@ def test_blocks_and_commands_are_read() -> None:
         ["make", "demo"],
         [".venv/bin/rpeg", "report", "runs/x"],
     ]
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(
+    ("page", "filled"),
+    [
+        ("```python\nx = 1\nprint(x)\n```\n\n```text\n```\n", "```python\nx = 1\nprint(x)\n```\n\n```text\n1\n```\n"),
+        ("```python\nprint(1)\n```\nwords\n```text\nkept\n```\n", None),
+        (
+            "```console\n$ rpeg --version\nold\n$ ls\nkept\n```\n",
+            "```console\n$ rpeg --version\nrpeg 0.1.0\n$ ls\nkept\n```\n",
+        ),
+        ("```console\n$ rpeg \\\n --version  # c\n...\n```\n", None),
+        ("```console\n$ rpeg --version\n$ rpeg show none | head\nkept\n```\n", None),
+        ("```console\n$ rpeg show none\n```\n", None),
+    ],
+)
+def test_pages_are_filled_with_what_is_printed(page: str, filled: str | None) -> None:
+    assert outputs.filled(page, "page") == (page if filled is None else filled)
 
 
 def test_a_missing_command_option_target_or_example_is_found() -> None:

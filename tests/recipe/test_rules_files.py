@@ -34,6 +34,16 @@ def test_a_model_folder_must_be_there(faults_of: Faults, with_model: str, tmp_pa
     )
 
 
+def test_folders_below_models_are_no_names_of_a_hub(
+    faults_of: Faults, with_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (own,) = faults_of("model.path=models/mine", text=with_model)
+    assert own == f"model.path: there is no folder models/mine in {tmp_path}; give the folder of a model"
+    (example,) = faults_of("model.path=models/smollm2-135m-instruct", text=with_model)
+    assert example.endswith("; 'make smollm2' makes it")
+
+
 def test_a_model_folder_must_hold_a_config(faults_of: Faults, with_model: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

@@ -159,4 +159,11 @@ def test_mode_and_stream_decide_the_view(mode, stream: io.StringIO, kind: type) 
 
 
 def test_the_end_without_accuracy_or_model() -> None:
-    assert end_lines(RunSummary("interrupted", 3, 4.0)) == ["interrupted at step 3 after 4.00 s"]
+    assert end_lines(RunSummary("failed", 3, 4.0)) == ["failed at step 3 after 4.00 s"]
+
+
+def test_an_interrupted_run_says_how_to_go_on() -> None:
+    assert end_lines(RunSummary("interrupted", 3, 4.0)) == [
+        "interrupted at step 3 after 4.00 s",
+        "resume the same command with --resume goes on",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -38,6 +39,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Run the command line; what the user gave wrong ends with status 2, what went wrong with 1, Ctrl-C with 130."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name that a narrow locale cannot spell must not end a run
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except InvalidInput as error:
@@ -46,9 +50,9 @@ def main() -> None:
     except RpegError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
+    except OSError as error:  # a disk that is full or read-only, a folder that others own
+        typer.echo(f"error: {error.filename or 'the system'}: {error.strerror or error}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rpeg.errors import Fault, RunFolderError
+
 __all__ = ["report"]
 
 
@@ -15,4 +17,9 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN"
     from rpeg.observe.run_folder import RunFolder
     from rpeg.view.report import write_report
 
-    typer.echo(write_report(RunFolder(run).require()))
+    folder = RunFolder(run).require()
+    if not (folder.recipe.exists() or folder.metrics.exists()):
+        runs = sorted((path.parent for path in run.glob("*/recipe.yaml")), key=lambda path: path.stat().st_mtime)
+        remedy = f"name one in it, such as {runs[-1]}" if runs else "name a folder that 'rpeg train' made"
+        raise RunFolderError("run folder", [Fault(str(run), "holds no run", remedy)])
+    typer.echo(write_report(folder))

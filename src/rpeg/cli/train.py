@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from functools import partial
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rpeg.errors import Fault, RecipeError
+from rpeg.errors import Fault, RecipeError, RunFolderError
 
 if TYPE_CHECKING:
     from rpeg.observe.run_folder import RunFolder
@@ -39,19 +39,32 @@ def train(
 
     Ctrl-C saves and ends; the same command with --resume goes on.
     """
-    _require_torch()
-    from rpeg.recipe.load import load_recipe
-    from rpeg.runtime.run import train as run_training
-    from rpeg.view.live import live_view
-    from rpeg.view.report import write_report
+    from rich.console import Console
+    from rich.text import Text
 
-    loaded = load_recipe(Path(recipe), overrides or [])
-    if dry_run:
-        _print_plan(loaded)
-        return
-    listener = live_view("quiet" if quiet else "json" if json else "auto")
-    folder = partial(_folder, run_dir, loaded.name, resume=resume)
-    summary = run_training(loaded, folder, listener, write_report, resume=resume)
+    _require_torch()
+    # Shown on a terminal only: importing torch and checking the inputs take seconds in which nothing else is said.
+    with Console(stderr=True, quiet=quiet).status(Text(f"checking {recipe}")) as status:
+        from rpeg.recipe.load import load_recipe
+        from rpeg.runtime.prepare import check_inputs
+        from rpeg.runtime.run import train as run_training
+        from rpeg.view.live import live_view
+        from rpeg.view.log import LoggedView
+        from rpeg.view.report import write_report
+
+        loaded = load_recipe(Path(recipe), overrides or [])
+        if dry_run:
+            check_inputs(loaded)
+            status.stop()
+            _print_plan(loaded, as_json=json)
+            return
+
+        def open_folder() -> RunFolder:
+            status.stop()
+            return _folder(run_dir, loaded.name, resume=resume)
+
+        listener = LoggedView(live_view("quiet" if quiet else "json" if json else "auto"))
+        summary = run_training(loaded, open_folder, listener, write_report, resume=resume)
     if summary.status == "interrupted":
         sys.exit(130)
 
@@ -61,8 +74,14 @@ def _folder(run_dir: Path | None, name: str, *, resume: bool) -> RunFolder:
     from rpeg.observe.run_folder import RunFolder
 
     if run_dir is not None:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        return RunFolder(run_dir)
+        if not run_dir.exists():
+            run_dir.mkdir(parents=True)
+        folder = RunFolder(run_dir).require()
+        others = [path.name for path in (folder.model, folder.checkpoints, folder.metrics) if path.exists()]
+        if others and not folder.recipe.exists():
+            what = f"holds {', '.join(others)} of something else than a run, which a run would overwrite"
+            raise RunFolderError("run folder", [Fault(str(run_dir), what, "choose another --run-dir")])
+        return folder
     if resume:
         return RunFolder.newest(_RUNS, name)
     return RunFolder.create(_RUNS, name, datetime.now())
@@ -77,14 +96,18 @@ def _require_torch() -> None:
         raise RecipeError("rpeg train", [fault])
 
 
-def _print_plan(recipe: Recipe) -> None:
+def _print_plan(recipe: Recipe, *, as_json: bool) -> None:
+    from rpeg.graph.json import to_json
     from rpeg.graph.text import to_text
     from rpeg.plan.bind import bind_local
     from rpeg.plan.text import plan_text
     from rpeg.recipe.graph import build_graph
-    from rpeg.runtime.prepare import check_inputs
 
-    check_inputs(recipe)
     graph = build_graph(recipe)
+    plan = bind_local(graph)
+    if as_json:
+        checked = {"event": "checked", "graph": loads(to_json(graph)), "plan": loads(plan.to_json())}
+        typer.echo(dumps(checked))
+        return
     typer.echo(to_text(graph))
-    typer.echo(plan_text(bind_local(graph)))
+    typer.echo(plan_text(plan))

@@ -24,6 +24,10 @@ FILE_RULES = RuleSet()
 """The rules of this module, in the order of the recipe."""
 
 
+_EXAMPLE_MODEL = "models/smollm2-135m-instruct"
+"""The model of examples/smollm2.yaml, which has to be made first."""
+
+
 def _looked_in(base_dir: Path) -> str:
     """Return the folders that relative paths start from, in words."""
     return " and ".join(dict.fromkeys([str(Path.cwd()), str(base_dir.resolve())]))
@@ -36,9 +40,11 @@ def _model_folder(recipe: Recipe, base_dir: Path) -> Iterator[Fault]:
         return
     folder = resolve_path(text, base_dir)
     if folder is None:
-        is_hub_name = text.count("/") == 1 and not text.startswith((".", "/", "~"))
+        is_hub_name = text.count("/") == 1 and not text.startswith((".", "/", "~", "models/"))
         download = f"hf download {text} --local-dir models/{text.rpartition('/')[2]}"
         remedy = f"from the hub: {download}, then give that folder" if is_hub_name else "give the folder of a model"
+        if text == _EXAMPLE_MODEL:
+            remedy = "'make smollm2' makes it"
         yield Fault("model.path", f"there is no folder {text} in {_looked_in(base_dir)}", remedy)
     elif not folder.is_dir():
         yield Fault("model.path", f"{text} is a file", "give the folder it is in")

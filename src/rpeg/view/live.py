@@ -23,7 +23,16 @@ from rpeg.observe.json_files import json_line
 from rpeg.observe.listener import Listener, RunInfo, RunSummary
 from rpeg.view.numbers import as_count, as_decimal, as_seconds, as_share
 
-__all__ = ["JsonView", "LineView", "Mode", "SilentView", "TableView", "end_lines", "live_view"]
+__all__ = [
+    "JsonView",
+    "LineView",
+    "Mode",
+    "SilentView",
+    "TableView",
+    "end_lines",
+    "live_view",
+    "start_line",
+]
 
 Mode = Literal["auto", "table", "lines", "json", "quiet"]
 """``auto`` is ``table`` on a terminal and ``lines`` elsewhere."""
@@ -104,11 +113,13 @@ def end_lines(summary: RunSummary) -> list[str]:
     head = f"{summary.status} at step {summary.steps} after {as_seconds(summary.duration_s)}"
     if summary.accuracy_before is not None and summary.accuracy_after is not None:
         head += f", accuracy {as_share(summary.accuracy_before)} -> {as_share(summary.accuracy_after)}"
-    places = (("model", summary.model), ("report", summary.report))
+    resume = "the same command with --resume goes on" if summary.status == "interrupted" else None
+    places = (("model", summary.model), ("report", summary.report), ("resume", resume))
     return [head, *(f"{name:<6} {path}" for name, path in places if path is not None)]
 
 
-def _start_line(info: RunInfo) -> str:
+def start_line(info: RunInfo) -> str:
+    """Return the first words of a run: what, how long, which model, on what, where."""
     resumed = f" from step {info.first_step}" if info.first_step > 1 else ""
     parts = [f"{info.name}: {info.steps} steps{resumed}", info.model, info.device, info.folder]
     return ", ".join(part for part in parts if part)
@@ -138,7 +149,7 @@ class TableView:
 
     def on_start(self, info: RunInfo) -> None:
         """Say what runs and show the bars."""
-        self._say(_start_line(info), "bold")
+        self._say(start_line(info), "bold")
         self._progress.start()
         if info.warmup_updates:
             self._warmup = self._progress.add_task("warm-up", total=info.warmup_updates)
@@ -205,7 +216,7 @@ class LineView:
 
     def on_start(self, info: RunInfo) -> None:
         """Say what runs."""
-        self._say(_start_line(info))
+        self._say(start_line(info))
         self._first, self._last = info.first_step, info.steps
         self._began_s = self._clock()
 
