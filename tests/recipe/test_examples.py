@@ -32,11 +32,11 @@ def test_the_quickstart_has_the_measured_values() -> None:
     # Per layer: query, key, value and output 4 * 128 * 128, gate, up and down 3 * 128 * 320, two norms of 128 and the
     # norms of query and key, 32 each; beside the layers: 64 tied embeddings of 128 and the last norm.
     assert 2 * (4 * 128 * 128 + 3 * 128 * 320 + 2 * 128 + 2 * 32) + 64 * 128 + 128 == 385_792
-    assert (warmup.steps, warmup.batch_size, warmup.lr, warmup.working_share) == (800, 32, 3e-3, 0.5)
+    assert (warmup.steps, warmup.batch_size, warmup.lr, warmup.working_share) == (1500, 32, 3e-3, 0.4)
     algorithm = recipe.algorithm
     assert (algorithm.prompts, algorithm.group_size, algorithm.updates_per_step) == (32, 8, 2)
     assert (algorithm.clip_low, algorithm.clip_high, algorithm.std_normalise) == (0.2, 0.28, False)
-    assert (recipe.sampling.max_new_tokens, recipe.optimizer.lr, recipe.optimizer.warmup_updates) == (48, 2e-4, 10)
+    assert (recipe.sampling.max_new_tokens, recipe.optimizer.lr, recipe.optimizer.warmup_updates) == (48, 1e-4, 10)
     assert (recipe.run.seed, recipe.run.steps, recipe.run.threads) == (4, 60, 1)
 
 
