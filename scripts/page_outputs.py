@@ -24,8 +24,8 @@ from rpeg.cli.main import main as rpeg
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})\s*([\w+-]*)[^\n]*\n(.*?)^\1\2`*\s*$", re.MULTILINE | re.DOTALL)
-LOOKING = ("show", "simulate", "--version")
-"""Commands that change nothing; ``--dry-run`` makes one of ``train``."""
+LOOKING = ("show", "check", "rewrite", "diff", "simulate", "--version")
+"""Commands that change nothing but what ``--html`` and ``--output`` name; ``--dry-run`` makes one of ``train``."""
 
 
 @dataclass(frozen=True, slots=True)

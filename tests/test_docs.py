@@ -9,16 +9,23 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
+from rpeg.algorithms.catalog import ALGORITHMS
+from rpeg.graph.validate import RULES
 from rpeg.observe.metrics import METRICS
 from rpeg.observe.run_folder import RunFolder
+from rpeg.plan.moves.registry import MOVES
+from rpeg.plan.rules import PLAN_RULES
 from rpeg.recipe.load import load_recipe
+from rpeg.transforms.base import Rewrite
+from rpeg.transforms.registry import TRANSFORMS
+from rpeg.transforms.text import read
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -170,6 +177,48 @@ def test_the_page_of_the_run_folder_has_every_metric_and_every_file() -> None:
     folder = RunFolder(Path("run"))
     paths = [value for name in dir(RunFolder) if isinstance(value := getattr(folder, name, None), Path)]
     assert [path.name for path in paths if path != folder.path and f"`{path.name}" not in text] == []
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the table under a heading of a page in docs/, without its head."""
+    section = (ROOT / "docs" / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "kinds"),
+    [
+        ("transforms.md", "Which transformations are there?", TRANSFORMS),
+        ("plan.md", "Which moves are there?", MOVES),
+    ],
+)
+def test_the_tables_of_rewrites_are_those_of_the_registries(
+    page: str, heading: str, kinds: Mapping[str, type[Rewrite]]
+) -> None:
+    """Every one in its order, in a text form that reads back, with its effect."""
+    found = rows(page, heading)
+    texts = [cells[0].strip("`") for cells in found]
+    rewrites = [read(text, kinds) for text in texts]
+    assert [rewrite.name for rewrite in rewrites] == list(kinds)
+    assert [str(rewrite) for rewrite in rewrites] == texts
+    assert [cells[1] for cells in found] == [kind.effect for kind in kinds.values()]
+
+
+def test_the_table_of_algorithms_is_the_catalogue() -> None:
+    assert [cells[0].strip("`") for cells in rows("algorithms.md", "Which algorithms are there?")] == [*ALGORITHMS]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "rules"),
+    [
+        ("graph.md", "What makes a graph wrong?", RULES),
+        ("plan.md", "What makes a plan wrong?", [rule for group in PLAN_RULES for rule in group]),
+    ],
+)
+def test_the_tables_of_rules_have_every_rule(page: str, heading: str, rules: Sequence[Callable[..., object]]) -> None:
+    numbers = {rule.__name__.partition("_")[0].upper() for rule in rules}
+    assert [cells[0] for cells in rows(page, heading)] == sorted(numbers, key=lambda number: int(number[1:]))
 
 
 PAGE = """# Title & more

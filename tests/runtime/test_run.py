@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.runtime.conftest import Recorder, tiny_recipe
+from tests.runtime.conftest import TINY, Recorder, tiny_recipe
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rpeg.errors import InvalidInput, RunFault, RunFolderError
@@ -144,6 +144,38 @@ def test_more_steps_can_be_asked_for_unless_the_rate_depends_on_them(run_tiny: R
     run_tiny("more", run={"steps": 1}, optimizer={"schedule": "cosine"})
     with pytest.raises(RunFolderError, match=r"run\.steps: was 1 in this run, is 2 now"):
         run_tiny("more", run={"steps": 2}, optimizer={"schedule": "cosine"}, resume=True)
+
+
+def test_fewer_steps_than_are_done_are_refused(run_tiny: Run) -> None:
+    run_tiny("fewer", run={"steps": 3})
+    with pytest.raises(RunFolderError, match=r"run\.steps: 2, but this run has done 3; ask for 3 or more"):
+        run_tiny("fewer", run={"steps": 2}, resume=True)
+
+
+def test_what_cannot_be_built_is_refused_before_there_is_a_folder() -> None:
+    scratch = {**TINY["model"]["scratch"], "characters": "abc", "architecture": "qwen33"}
+
+    def no_folder() -> RunFolder:
+        raise AssertionError("a folder was opened")
+
+    with pytest.raises(InvalidInput) as refused:
+        train(tiny_recipe(model={"scratch": scratch}, run={"device": "cuda"}), no_folder, Recorder())
+    text = str(refused.value)
+    assert "model.scratch.architecture: 'qwen33' is not a causal model type" in text
+    assert "'+' is not in the vocabulary" in text
+    assert torch.cuda.is_available() or "run.device: 'cuda' was asked for" in text
+
+
+def test_a_report_that_fails_does_not_hide_how_the_run_ended(tmp_path: Path) -> None:
+    listener = Recorder()
+
+    def fail(folder: RunFolder) -> Path:
+        raise OSError("disk full")
+
+    folder = RunFolder(tmp_path)
+    summary = train(tiny_recipe(run={"steps": 1}), lambda: folder, listener, fail)
+    assert (summary.status, summary.report) == ("finished", None)
+    assert listener.messages[-1] == "no report: OSError: disk full"
 
 
 def test_a_broken_checkpoint_is_passed_over(run_tiny: Run, tmp_path: Path) -> None:

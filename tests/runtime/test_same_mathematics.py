@@ -101,6 +101,7 @@ def test_placement_is_exact(run_tiny: Run, tmp_path: Any) -> None:
     [
         ("in_flight{stage=gen,kv=keep}", "gen: switches weights within a token; only switches between steps run yet"),
         ("over_sample{stage=gen,factor=5/4,stop=drop_groups}", "no worker carries out filter stages yet"),
+        ("unfold{n=2}", "2 generate stages in one step; only 1 of a kind runs yet"),
         ("retime{stage=pull,r=1}", "pull: installs weights 1 steps late"),
         ("stream{producer=gen,firings=3}", "stream{producer=gen,firings=3}|gen"),
         ("strem{producer=gen}", "did you mean|stream"),

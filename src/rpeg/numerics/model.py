@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from rpeg.errors import Fault, ModelError
 
-__all__ = ["ScratchSpec", "load_model", "model_folder_faults", "save_model", "scratch_model"]
+__all__ = ["ScratchSpec", "load_model", "model_folder_faults", "save_model", "scratch_faults", "scratch_model"]
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -72,8 +72,7 @@ def scratch_model(spec: ScratchSpec, tokenizer: PreTrainedTokenizerFast, seed: i
     everything that does not fit: the architecture's name, heads that do not divide, a vocabulary smaller than the
     tokenizer's.
     """
-    faults = [*_architecture_faults(spec.architecture), *_shape_faults(spec, len(tokenizer))]
-    if faults:
+    if faults := scratch_faults(spec, len(tokenizer)):
         raise ModelError("model from scratch", faults)
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -85,6 +84,11 @@ def scratch_model(spec: ScratchSpec, tokenizer: PreTrainedTokenizerFast, seed: i
             raise ModelError("model from scratch", [Fault("model.scratch", what)]) from error
     _draw_weights(model, spec.init_std, seed)
     return model.eval()
+
+
+def scratch_faults(spec: ScratchSpec, num_tokens: int) -> list[Fault]:
+    """Return everything that keeps ``spec`` from being built for a tokenizer of ``num_tokens`` tokens."""
+    return [*_architecture_faults(spec.architecture), *_shape_faults(spec, num_tokens)]
 
 
 def load_model(path: str | Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from rpeg.errors import Fault, RecipeError
@@ -33,7 +35,7 @@ def device_names() -> list[str]:
     found = (
         [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
-    return [*found, f"cpu ({torch.get_num_threads()} threads)"]
+    return [*found, f"cpu ({os.cpu_count()} cores)"]
 
 
 def dtype(name: str) -> torch.dtype:

@@ -71,6 +71,8 @@ def meaning(key: str) -> Metric:
     """Return what ``key`` stands for; keys that are not in `METRICS` are described from their name."""
     if key in METRICS:
         return METRICS[key]
+    if key.startswith("reward/"):
+        return Metric("", f"Mean of the reward function {key[len('reward/') :]}, before its weight.")
     if key.startswith("time/") and key.endswith("_s"):
         return Metric("s", f"Time in the stage {key[len('time/') : -len('_s')]}.")
     return Metric("", "")

@@ -185,7 +185,7 @@ def _detail(place: Place) -> str:
     section = _place(arguments[0], (), None).section
     if section is not None:
         return f" of {{{', '.join(section.model_fields)}}}"
-    return f" of {len(arguments)} numbers"
+    return " of texts" if arguments[-1] is Ellipsis else f" of {len(arguments)} numbers"
 
 
 def _range(place: Place) -> str:

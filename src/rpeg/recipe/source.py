@@ -45,7 +45,9 @@ def read_source(path_or_text: str | Path) -> Source:
     except FileNotFoundError:
         raise RecipeError(path.name, [_missing(path)]) from None
     except IsADirectoryError:
-        raise RecipeError(path.name, [Fault(str(path), "is a folder", "give the YAML file in it")]) from None
+        raise RecipeError(
+            path.name or str(path), [Fault(str(path), "is a folder", "give the YAML file in it")]
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(path.name, [Fault(str(path), f"cannot be read: {error}", "give a UTF-8 text")]) from error
     return _parsed(text, path.name, path.parent)

@@ -8,23 +8,25 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerFast
 
+from rpeg.environments.base import Task
 from rpeg.environments.rewards import check_reward
+from rpeg.environments.rows import limited
 from rpeg.errors import Fault, InvalidInput, ModelError
-from rpeg.numerics.model import ScratchSpec, model_folder_faults, save_model, scratch_model
+from rpeg.numerics.model import ScratchSpec, model_folder_faults, save_model, scratch_faults, scratch_model
 from rpeg.numerics.precision import device
-from rpeg.numerics.tokenizer import character_tokenizer, load_tokenizer
+from rpeg.numerics.tokenizer import character_tokenizer, check_texts, load_tokenizer
 from rpeg.observe.listener import Listener
 from rpeg.observe.metrics import MetricsWriter
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
-from rpeg.recipe.schema import Recipe
+from rpeg.recipe.schema import Recipe, ScratchSection
 from rpeg.recipe.sources import load_rewards, load_task
 from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.support import unsupported
 from rpeg.runtime.warmup import warm_up
 
-__all__ = ["REFERENCE", "check_inputs", "make_start", "tokenizer_of"]
+__all__ = ["REFERENCE", "check_inputs", "make_start", "scratch_spec", "tokenizer_of"]
 
 _TRIED = 3
 """Problems that every reward function is tried on before a run."""
@@ -49,6 +51,7 @@ def check_inputs(recipe: Recipe) -> PromptSource:
 
     task = attempt(lambda: load_task(recipe))
     tokenizer = attempt(lambda: tokenizer_of(recipe))
+    attempt(lambda: device(recipe.run.device))
     attempt(lambda: _check_model(recipe))
     graph = attempt(lambda: build_graph(recipe))
     if graph is not None:
@@ -60,6 +63,7 @@ def check_inputs(recipe: Recipe) -> PromptSource:
     if task is not None and tokenizer is not None:
         source = attempt(lambda: PromptSource(recipe, task, tokenizer))
         attempt(lambda: source and source.rows(0))
+        attempt(lambda: _check_alphabet(recipe, task, tokenizer))
     if faults or source is None:
         raise InvalidInput(f"recipe {recipe.name}", faults)
     return source
@@ -74,9 +78,28 @@ def tokenizer_of(recipe: Recipe) -> PreTrainedTokenizerFast:
 
 
 def _check_model(recipe: Recipe) -> None:
-    """A model folder must be complete; whether prompts and answers fit into it is a rule of the recipe."""
+    """A model folder must be complete, a model from scratch possible; whether prompts fit is a rule of the recipe."""
     if recipe.model.path is not None and (faults := model_folder_faults(recipe.model.path)):
         raise ModelError("model folder", faults)
+    if recipe.model.scratch is not None:
+        num_tokens = len(character_tokenizer(recipe.model.scratch.characters))
+        if faults := scratch_faults(scratch_spec(recipe.model.scratch), num_tokens):
+            raise ModelError("model from scratch", faults)
+
+
+def _check_alphabet(recipe: Recipe, task: Task, tokenizer: PreTrainedTokenizerFast) -> None:
+    """The alphabet of a model from scratch must hold every character of the prompts."""
+    if recipe.model.scratch is not None:
+        count = task.size if task.size is not None else recipe.algorithm.prompts
+        try:
+            check_texts(tokenizer, [task.train(index).text for index in range(count)], "prompts")
+        except ModelError as error:
+            raise ModelError(error.subject, limited(error.faults, "prompts")) from None
+
+
+def scratch_spec(scratch: ScratchSection) -> ScratchSpec:
+    """Return the shape of a model as the recipe gives it."""
+    return ScratchSpec(**{name: getattr(scratch, name) for name in ScratchSpec.__dataclass_fields__})
 
 
 def make_start(
@@ -85,9 +108,8 @@ def make_start(
     """Make the model of a recipe from scratch, warm it up, and save it as the checkpoint before the first step."""
     scratch = recipe.model.scratch
     assert scratch is not None, "a model with a path needs no start"
-    spec = ScratchSpec(**{name: getattr(scratch, name) for name in ScratchSpec.__dataclass_fields__})
     tokenizer = tokenizer_of(recipe)
-    model = scratch_model(spec, tokenizer, recipe.run.seed)
+    model = scratch_model(scratch_spec(scratch), tokenizer, recipe.run.seed)
     model.to(device(recipe.run.device))  # pyright: ignore[reportArgumentType] - a decorator hides the signature
 
     def report(update: int, loss: float, rate: float, seconds: float) -> None:

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from rpeg.environments.base import Task
 from rpeg.environments.order import check_size, rows_of_step
 from rpeg.environments.problem import Problem
+from rpeg.environments.rows import limited
 from rpeg.errors import DataError, Fault
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
@@ -67,8 +68,8 @@ class PromptSource:
     def _keep(self, lengths: Sequence[int]) -> list[int]:
         long = [i for i, length in enumerate(lengths) if length > self._limit]
         if long and self._recipe.data.long_prompts == "error":
-            shown = [Fault(self.task.train(i).row_id, self._too_long(lengths[i]), _REMEDY) for i in long[:10]]
-            raise DataError(f"prompts ({len(long)} of {len(lengths)} too long)", shown)
+            faults = [Fault(self.task.train(i).row_id, self._too_long(lengths[i]), _REMEDY) for i in long]
+            raise DataError(f"prompts ({len(long)} of {len(lengths)} too long)", limited(faults, self.task.name))
         if self._recipe.data.long_prompts == "truncate_left":
             return list(range(len(lengths)))
         return [i for i, length in enumerate(lengths) if length <= self._limit]

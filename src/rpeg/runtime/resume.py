@@ -38,6 +38,11 @@ def find_start(recipe: Recipe, folder: RunFolder, listener: Listener, *, resume:
         _check_same(recipe, load_recipe(folder.recipe, []), folder)
     start = newest(folder, listener.on_message)
     step = start.state.step if start else 0
+    if recipe.run.steps < step:
+        remedy = f"ask for {step} or more, or start a new run"
+        raise RunFolderError(
+            "run folder", [Fault("run.steps", f"{recipe.run.steps}, but this run has done {step}", remedy)]
+        )
     if resume:
         listener.on_message(
             f"resuming after step {step}" if start else "no checkpoint yet: starting from the beginning"
@@ -46,7 +51,10 @@ def find_start(recipe: Recipe, folder: RunFolder, listener: Listener, *, resume:
     if start is None:
         folder.warmup.unlink(missing_ok=True)
     write_text(folder.recipe, recipe.to_yaml())
-    write_json(folder.run, {**_surroundings(), "name": recipe.name, "seed": recipe.run.seed, "status": "running"})
+    before = read_json(folder.run)
+    started = before.get("started") if isinstance(before, dict) and start is not None else None
+    record = {**_surroundings(), "name": recipe.name, "seed": recipe.run.seed, "status": "running"}
+    write_json(folder.run, record | ({"started": started} if started else {}))
     return start
 
 

@@ -92,8 +92,11 @@ def _end(run: _Run, status: str, reason: str, write_report: Callable[[RunFolder]
     """Enter the end into the run folder, write the report, and say how it went."""
     note_status(run.folder, status, reason)
     summary = run.summary(status)
-    if write_report is not None:
-        summary = replace(summary, report=str(write_report(run.folder)))
+    try:
+        if write_report is not None:
+            summary = replace(summary, report=str(write_report(run.folder)))
+    except Exception as error:  # a report that cannot be written must not hide how the run ended
+        run.listener.on_message(f"no report: {type(error).__name__}: {error}")
     run.listener.on_end(summary)
     return summary
 
@@ -254,5 +257,9 @@ def _replace_folder(source: Path, target: Path) -> None:
     draft = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(source, draft)
-    shutil.rmtree(target, ignore_errors=True)
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
     draft.rename(target)
+    shutil.rmtree(old, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rpeg.errors import Fault
@@ -26,6 +27,8 @@ EXECUTED = frozenset(
 )
 """Kinds of stages that some role of a worker carries out."""
 
+_ONCE = EXECUTED - {StageKind.FORWARD}
+
 
 def unsupported(graph: Graph) -> Iterator[Fault]:
     """Yield everything in ``graph`` that would not be done as it says."""
@@ -37,6 +40,10 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
             yield Fault(stage.name, f"its body, a loop over {stage.body.index}, cannot run yet", "leave it out")
         if stage.kind is StageKind.TRAIN and stage.passes > 1:
             yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
+    for kind, count in Counter(stage.kind for stage in graph.stages).items():
+        if kind in _ONCE and count > 1:
+            names = ", ".join(stage.name for stage in graph.stages if stage.kind is kind)
+            yield Fault(names, f"{count} {kind} stages in one step", "only 1 of a kind runs yet")
     for access in graph.accesses:
         if access.refresh is not Refresh.STEP:
             yield Fault(
