@@ -9,16 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.runtime.conftest import Recorder, tiny_recipe
 
-from rpeg.errors import InvalidInput
+from rpeg.errors import InvalidInput, PlanError
 from rpeg.graph.graph import Graph
+from rpeg.hardware.catalog import load_system
 from rpeg.observe.run_folder import RunFolder
 from rpeg.plan.bind import bind_local
+from rpeg.plan.moves.base import Deployment
+from rpeg.plan.moves.registry import parse
 from rpeg.plan.plan import Plan, Slot
+from rpeg.plan.site import Site
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.run import train
 
@@ -94,6 +99,52 @@ def test_placement_is_exact(run_tiny: Run, tmp_path: Any) -> None:
     recipe = tiny_recipe(**settings(0))
     train(recipe, lambda: folder, Recorder(), bind=apart)
     assert losses(folder) == together
+
+
+def moved(*moves: str) -> Callable[[Graph], Plan]:
+    """Return the function that binds a graph as usual and then makes ``moves``."""
+
+    def bind(graph: Graph) -> Plan:
+        site = Site(load_system("local"))
+        plan = bind_local(graph)
+        for text in moves:
+            plan = parse(text).apply(Deployment(graph, plan, site))
+        return plan
+
+    return bind
+
+
+@pytest.mark.parametrize(
+    ("staleness", "moves"),
+    [
+        (0, ["place{stage=reward,mesh=all}"]),
+        (0, ["place{stage=reward,mesh=all}", "place{stage=advantage,mesh=all}"]),
+        (1, ["place{stage=reward,mesh=roll}", "place{stage=advantage,mesh=trn}"]),
+        (1, ["colocate{stages=[gen,pull],mesh=trn}"]),
+        (1, ["reorder{resource=roll,i=0,j=1}"]),
+        (1, ["reorder{resource=roll,i=0,j=0,shift=-1}"]),
+    ],
+)
+def test_moves_are_exact(run_tiny: Run, tmp_path: Path, staleness: int, moves: list[str]) -> None:
+    before = losses(run_tiny("before", **settings(staleness)))
+    folder = RunFolder(tmp_path / "after")
+    folder.path.mkdir()
+    train(tiny_recipe(**settings(staleness)), lambda: folder, Recorder(), bind=moved(*moves))
+    assert losses(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("move", "reason"),
+    [
+        ("micro{stage=train,rows=4}", "train: asks for more than a mesh"),
+        ("offload{data=actor.moments,between=[update,update]}", "actor.moments: lives at host"),
+        ("place{stage=old,mesh=roll}", "moves data between meshes"),
+    ],
+)
+def test_plans_that_cannot_run_are_refused(tmp_path: Path, move: str, reason: str) -> None:
+    folder = RunFolder(tmp_path)
+    with pytest.raises(PlanError, match=reason):
+        train(tiny_recipe(**settings(1)), lambda: folder, Recorder(), bind=moved(move))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.resume import find_start, note_status
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.store import Store
+from rpeg.runtime.support import check_plan_runs
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec, use_threads
 
@@ -116,6 +117,7 @@ class _Run:
         self._graph = build_graph(recipe)
         self._plan = bind(self._graph)
         self._events = lower(self._graph, self._plan, KnownCosts({}))
+        check_plan_runs(self._plan, self._events)
         self._began_s = time.monotonic()
         self._steps_done = 0
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from rpeg.errors import Fault
+from rpeg.errors import Fault, PlanError
 from rpeg.graph.access import Refresh
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
+from rpeg.plan.events import EventGraph
+from rpeg.plan.plan import Binding, Plan
 
-__all__ = ["EXECUTED", "unsupported"]
+__all__ = ["EXECUTED", "check_plan_runs", "unsupported"]
 
 EXECUTED = frozenset(
     {
@@ -55,3 +57,25 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
     for data in graph.data:
         if data.max_carry:
             yield Fault(data.name, f"carries samples over up to {data.max_carry} steps", "only whole samples run yet")
+
+
+def check_plan_runs(plan: Plan, events: EventGraph) -> None:
+    """Refuse a plan that asks for more than placement and order.
+
+    Raises:
+        PlanError: with every binding, residency and transfer that would not be done as it says.
+    """
+    stages = {binding.stage for binding in plan.bindings}
+    faults = [
+        Fault(binding.stage, "asks for more than a mesh", "only placement and order run yet")
+        for binding in plan.bindings
+        if binding != Binding(binding.stage, binding.mesh, binding.layout)
+    ]
+    faults += [Fault(each.data, f"lives at {each.home}", "data cannot be moved away yet") for each in plan.residencies]
+    faults += [
+        Fault(event.id, "moves data between meshes", "keep the stages that share it on one mesh")
+        for event in events.events
+        if event.stage not in stages
+    ]
+    if faults:
+        raise PlanError("plan", faults)
