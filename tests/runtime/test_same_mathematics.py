@@ -16,7 +16,10 @@ import pytest
 from tests.runtime.conftest import Recorder, tiny_recipe
 
 from rpeg.errors import InvalidInput, PlanError
+from rpeg.graph.data import Column
 from rpeg.graph.graph import Graph
+from rpeg.graph.stage import Grain
+from rpeg.graph.validate import check
 from rpeg.hardware.catalog import load_system
 from rpeg.observe.run_folder import RunFolder
 from rpeg.plan.bind import bind_local
@@ -25,7 +28,9 @@ from rpeg.plan.moves.registry import parse
 from rpeg.plan.plan import Plan, Slot
 from rpeg.plan.site import Site
 from rpeg.recipe.graph import build_graph
+from rpeg.recipe.schema import Recipe
 from rpeg.runtime.run import train
+from rpeg.transforms.registry import parse as read_rewrite
 
 Run = Callable[..., RunFolder]
 
@@ -81,6 +86,69 @@ def test_rewrites_go_together(run_tiny: Run) -> None:
     after = losses(run_tiny("after", **settings(1, *rewrites)))
     for expected, found in zip(before, after, strict=True):
         assert found == pytest.approx(expected, abs=2e-4, rel=2e-4)
+
+
+def rendezvous(graph: Graph) -> Graph:
+    """Return the graph with its push writing the weights that are sampled from, so that both sides stop for it."""
+    accesses = tuple(
+        replace(a, data="actor.rollout") if (a.stage, a.data) == ("push", "actor.staged") else a
+        for a in graph.accesses
+        if a.stage != "pull"
+    )
+    stages = tuple(s for s in graph.stages if s.name != "pull")
+    return check(
+        replace(graph, stages=stages, data=tuple(d for d in graph.data if d.name != "actor.staged"), accesses=accesses)
+    )
+
+
+def doubled(graph: Graph) -> Graph:
+    """Return the graph with the pass for the old scores done twice."""
+    twin = replace(graph.stage_of["old"], name="twin")
+    out = replace(graph.data_of["old_out"], name="twin_out", columns=(Column("twin_logp", "float32"),))
+    new = {"old": "twin", "old_out": "twin_out"}
+    copies = [replace(a, stage="twin", data=new.get(a.data, a.data)) for a in graph.accesses if a.stage == "old"]
+    copies += [replace(a, data="twin_out") for a in graph.accesses if (a.stage, a.data) == ("train", "old_out")]
+    index = graph.stages.index(graph.stage_of["train"])
+    stages = (*graph.stages[:index], twin, *graph.stages[index:])
+    return check(replace(graph, stages=stages, data=(*graph.data, out), accesses=(*graph.accesses, *copies)))
+
+
+def waiting(graph: Graph) -> Graph:
+    """Return the graph with a gradient pass that needs the whole batch, to know what it divides by."""
+    return check(
+        replace(graph, stages=tuple(replace(s, grain=Grain.BATCH) if s.name == "train" else s for s in graph.stages))
+    )
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize(
+    ("base", "rewrites", "tolerance"),
+    [
+        (rendezvous, ["split_push{data=actor.rollout}"], 0.0),
+        (doubled, ["merge_equal{a=old,b=twin}"], 0.0),
+        (waiting, ["defer_normalise{train=train,update=update}", "stream{producer=gen,firings=4}"], 2e-4),
+    ],
+)
+def test_rewrites_of_other_graphs(
+    tmp_path: Path, base: Callable[[Graph], Graph], rewrites: list[str], tolerance: float, staleness: int
+) -> None:
+    def build(recipe: Recipe) -> Graph:
+        return base(build_graph(recipe))
+
+    def rewritten(recipe: Recipe) -> Graph:
+        graph = build(recipe)
+        for text in rewrites:
+            graph = read_rewrite(text).apply(graph)
+        return graph
+
+    found: list[list[list[float]]] = []
+    for name, each in (("before", build), ("after", rewritten)):
+        folder = RunFolder(tmp_path / name)
+        folder.path.mkdir()
+        train(tiny_recipe(**settings(staleness)), lambda at=folder: at, Recorder(), build=each)
+        found.append(losses(folder))
+    for expected, row in zip(*found, strict=True):
+        assert row == pytest.approx(expected, abs=tolerance, rel=tolerance)
 
 
 def apart(graph: Graph) -> Plan:

@@ -12,6 +12,7 @@ from rpeg.environments.base import Task
 from rpeg.environments.rewards import check_reward
 from rpeg.environments.rows import limited
 from rpeg.errors import Fault, InvalidInput, ModelError
+from rpeg.graph.graph import Graph
 from rpeg.numerics.model import ScratchSpec, model_folder_faults, save_model, scratch_faults, scratch_model
 from rpeg.numerics.precision import device
 from rpeg.numerics.tokenizer import character_tokenizer, check_texts, load_tokenizer
@@ -34,8 +35,8 @@ _TRIED = 3
 _T = TypeVar("_T")
 
 
-def check_inputs(recipe: Recipe) -> PromptSource:
-    """Open the task, the tokenizer, the rewards and the prompts of a recipe; nothing is written.
+def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph) -> PromptSource:
+    """Open the task, the tokenizer, the rewards, the prompts and the graph of a recipe; nothing is written.
 
     Raises:
         InvalidInput: with the faults of all of them together.
@@ -53,7 +54,7 @@ def check_inputs(recipe: Recipe) -> PromptSource:
     tokenizer = attempt(lambda: tokenizer_of(recipe))
     attempt(lambda: device(recipe.run.device))
     attempt(lambda: _check_model(recipe))
-    graph = attempt(lambda: build_graph(recipe))
+    graph = attempt(lambda: build(recipe))
     if graph is not None:
         faults.extend(unsupported(graph))
     if task is not None:

@@ -58,6 +58,7 @@ def train(
     write_report: Callable[[RunFolder], Path] | None = None,
     *,
     resume: bool = False,
+    build: Callable[[Recipe], Graph] = build_graph,
     bind: Callable[[Graph], Plan] = bind_local,
 ) -> RunSummary:
     """Train as the recipe says; what is saved in the run folder stays usable whatever happens.
@@ -69,17 +70,18 @@ def train(
         listener: hears how it goes.
         write_report: called at the end, however the run ends; returns where the report is.
         resume: go on from the newest complete checkpoint.
-        bind: makes the plan of the recipe's graph.
+        build: makes the graph of the recipe.
+        bind: makes the plan of that graph.
 
     Raises:
         InvalidInput: before anything is started or written, when the recipe cannot work.
         RunFault: when the run cannot go on.
     """
-    source = check_inputs(recipe)
+    source = check_inputs(recipe, build)
     folder = open_folder()
     with folder.lock(), Interrupt(listener.on_message) as interrupt:
         start = find_start(recipe, folder, listener, resume=resume)
-        run = _Run(recipe, folder, listener, interrupt, bind)
+        run = _Run(recipe, build(recipe), folder, listener, interrupt, bind)
         try:
             run.go(source, start)
         except BaseException as error:
@@ -108,13 +110,14 @@ class _Run:
     def __init__(
         self,
         recipe: Recipe,
+        graph: Graph,
         folder: RunFolder,
         listener: Listener,
         interrupt: Interrupt,
         bind: Callable[[Graph], Plan],
     ) -> None:
         self._recipe, self.folder, self.listener, self._interrupt = recipe, folder, listener, interrupt
-        self._graph = build_graph(recipe)
+        self._graph = graph
         self._plan = bind(self._graph)
         self._events = lower(self._graph, self._plan, KnownCosts({}))
         check_plan_runs(self._plan, self._events)
