@@ -264,6 +264,9 @@ class RunSection(Section):
     """Checkpoints kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto = cuda if there is one."""
+    home: Literal["inline", "processes"] = "inline"
+    """Where workers live: inline = threads of one process, processes = one each, so that sampling and training overlap
+    on different cores; the numbers are the same."""
     wait_limit_s: PositiveFloat = 1800.0
     """Longest wait for one event, in seconds, before the run says what it waits for and ends."""
 

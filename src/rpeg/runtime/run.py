@@ -37,6 +37,7 @@ from rpeg.runtime.checkpoint import Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
 from rpeg.runtime.homes.home import Home
 from rpeg.runtime.homes.inline import InlineHome
+from rpeg.runtime.homes.processes import ProcessHome
 from rpeg.runtime.interrupt import Interrupt
 from rpeg.runtime.ledger import Ledger
 from rpeg.runtime.prepare import REFERENCE, check_inputs, make_start
@@ -49,6 +50,8 @@ from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec, use_threads
 
 __all__ = ["train"]
+
+_HOMES: dict[str, Callable[[], Home]] = {"inline": InlineHome, "processes": ProcessHome}
 
 
 def train(
@@ -141,7 +144,7 @@ class _Run:
         ):
             if start is None and self._recipe.model.scratch is not None:
                 start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
-            home: Home = InlineHome()
+            home = _HOMES[self._recipe.run.home]()
             try:
                 self._spawn(home, start)
                 if step == 0:

@@ -1,0 +1,164 @@
+"""Workers in processes of their own on this machine: they compute at the same time on different cores.
+
+    call ──▶ socket pair ──▶ worker process (`rpeg.runtime.homes.worker_process`)
+    future ◀── reader thread ◀── socket pair ◀──┘
+
+A worker is a fresh interpreter, not a fork (threads of torch do not survive one) and not a process of
+`multiprocessing`, which would import the user's main program a second time and forbid rewards to start processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from rpeg.errors import RunFault, WorkerDied
+from rpeg.runtime.homes.messages import Received, pack, receive, send, unpack
+from rpeg.runtime.homes.worker_process import BUILD, GRACE_S, SIGNALS
+from rpeg.runtime.task import Task
+from rpeg.runtime.worker import WorkerSpec
+
+__all__ = ["ProcessHome"]
+
+_START = "import sys; sys.path[:] = {path!r}; from rpeg.runtime.homes.worker_process import serve; serve{arguments!r}"
+_REAP_S = 2.0
+"""How long a process may take to end after it has closed its socket."""
+
+
+class ProcessHome:
+    """One process per worker; whatever becomes of this process, none of them outlives it by more than seconds."""
+
+    def __init__(self) -> None:
+        """Hold no workers yet."""
+        self._workers: dict[str, _Process] = {}
+
+    def spawn(self, name: str, spec: WorkerSpec) -> Future[Any]:
+        """Start a process and let it build the worker; several workers start at the same time."""
+        self._workers[name] = _Process(name)
+        return self._workers[name].call(BUILD, spec)
+
+    def call(self, name: str, method: str, *args: object) -> Future[Any]:
+        """Send a call; the future raises what the method raised, `WorkerDied` when its process ended.
+
+        Only errors of `rpeg.errors` come back as they were; others as a `RunFault` with their type, text and traceback.
+        """
+        return self._workers[name].call(method, *args)
+
+    def close(self) -> None:
+        """Let every worker finish its call and end; kill those that take longer than a few seconds."""
+        for worker in self._workers.values():
+            worker.ask_to_end()
+        deadline_s = time.monotonic() + GRACE_S
+        for worker in self._workers.values():
+            worker.end(deadline_s)
+        self._workers.clear()
+
+
+class _Process:
+    """A worker's process, the calls that it has not answered yet, and the thread that reads its answers."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._end, theirs = socket.socketpair()
+        with theirs:
+            self._process = _start(name, theirs)
+        self._waiting: deque[tuple[Future[Any], str]] = deque()
+        self._lock = threading.Lock()
+        """Held to send a call, and to find that no more can be sent."""
+        self._death = ""
+        self._reader = threading.Thread(target=self._read, name=f"{name} answers", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._watch, name=f"{name} end", daemon=True).start()
+
+    def call(self, method: str, *args: object) -> Future[Any]:
+        packed = pack((method, args))
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._death:
+                future.set_exception(WorkerDied(f"{self._death} before it could {_doing(method, args)}"))
+                return future
+            self._waiting.append((future, _doing(method, args)))
+            with suppress(OSError):  # the reader hears of the end as well, and knows more of it
+                send(self._end, packed)
+        return future
+
+    def _watch(self) -> None:
+        """Let the reader come to an end: what a reward function forked may hold the other side of the socket open."""
+        self._process.wait()
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RD)
+
+    def _read(self) -> None:
+        """Resolve futures in the order of the calls until the process ends."""
+        with suppress(EOFError, OSError):
+            while True:
+                received = receive(self._end)
+                future, _ = self._waiting.popleft()
+                self._settle(future, received)
+        death = self._reap()
+        with self._lock:
+            self._death = death
+        for future, doing in self._waiting:
+            future.set_exception(WorkerDied(f"{death} when it was to {doing}"))
+
+    def _settle(self, future: Future[Any], received: Received) -> None:
+        try:
+            is_result, value = unpack(received)
+        except Exception as error:
+            is_result, value = False, RunFault(f"worker {self._name}: its answer cannot be read: {error}")
+        if is_result:
+            future.set_result(value)
+        else:
+            future.set_exception(value)
+
+    def _reap(self) -> str:
+        """Return how the process ended."""
+        try:
+            code = self._process.wait(_REAP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        hint = " (the system does that when memory runs out)" if code == -signal.SIGKILL else ""
+        return f"worker {self._name} {how}{hint}"
+
+    def ask_to_end(self) -> None:
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_WR)
+
+    def end(self, deadline_s: float) -> None:
+        try:
+            self._process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._end.close()
+
+
+def _start(name: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the process with the signals held back that it ignores once it can."""
+    code = _START.format(path=sys.path, arguments=(theirs.fileno(), os.getpid(), name))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        # On this thread: where the system ends a process with its parent, it does so when the starting thread ends.
+        return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _doing(method: str, args: tuple[object, ...]) -> str:
+    """Return what a call does, as the end of a sentence."""
+    for argument in args:
+        if isinstance(argument, Task):
+            return f"do {argument.stage} of step {argument.step + 1}"
+    return method or "start"
