@@ -6,9 +6,10 @@ unknown field, a missing field or a value of another type is reported with its p
 
 from __future__ import annotations
 
+import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
@@ -18,7 +19,39 @@ from typing import Any, cast
 from rpeg.errors import Fault, GraphError
 from rpeg.graph.dim import Dim
 
-__all__ = ["decode", "encode"]
+__all__ = ["Migrations", "decode", "encode", "load", "too_deep"]
+
+Migrations = Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]]
+"""Schema n to the function that turns an object of schema n into one of schema n + 1."""
+
+
+def load(text: str, noun: str, schema: int, migrations: Migrations) -> dict[str, Any]:
+    """Return the object of a JSON text, lifted by ``migrations`` to ``schema``; ``noun`` is what the file should hold.
+
+    Raises:
+        GraphError: when the text is not JSON, no such file, or of a schema that cannot be lifted.
+    """
+    try:
+        loaded: object = json.loads(text)
+    except json.JSONDecodeError as error:
+        fault = Fault(f"line {error.lineno}", f"is not JSON ({error.msg})", f"write {noun}s with rpeg")
+        raise GraphError(f"{noun} file", [fault]) from error
+    except RecursionError as error:
+        raise too_deep(noun) from error
+    record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+    if not isinstance(record.get("schema"), int):
+        raise GraphError(f"{noun} file", [Fault("schema", "is missing", f"this is not a {noun} file")])
+    while record["schema"] in migrations:
+        record = migrations[record["schema"]](record)
+    if record["schema"] != schema:
+        fault = Fault("schema", f"is {record['schema']}", f"this version reads 1 to {schema}")
+        raise GraphError(f"{noun} file", [fault])
+    return record
+
+
+def too_deep(noun: str) -> GraphError:
+    """Return the error for a file nested on more levels than anybody wrote by hand."""
+    return GraphError(f"{noun} file", [Fault("text", "is nested too deeply", f"write {noun}s with rpeg")])
 
 
 def encode(value: object, skip: frozenset[str] = frozenset()) -> Any:
