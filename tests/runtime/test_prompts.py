@@ -9,7 +9,7 @@ from rpeg.environments.problem import Message, Problem
 from rpeg.errors import DataError
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.recipe.schema import Recipe
-from rpeg.runtime.prompts import PromptSource, encode_prompt
+from rpeg.runtime.prompts import PromptSource, encode_prompt, held_out_prompts
 
 TOKENIZER = character_tokenizer("0123456789ab")
 
@@ -50,7 +50,8 @@ def test_drop_keeps_what_fits_and_counts_the_rest() -> None:
     source = PromptSource(recipe(), Texts(TEXTS), TOKENIZER)
     assert source.num_dropped == 2
     assert sorted(source.rows(0).tensor("row").tolist()) == [0, 1]
-    assert [len(ids) for _, ids in source.held_out(4)] == [10, 16]
+    held_out = held_out_prompts(recipe(), Texts(TEXTS), TOKENIZER, 4)
+    assert [len(ids) for _, ids in held_out] == [10, 16]
 
 
 def test_truncate_left_keeps_the_end() -> None:

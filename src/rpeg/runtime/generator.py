@@ -17,7 +17,7 @@ from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_rewards, load_task
-from rpeg.runtime.prompts import PromptSource
+from rpeg.runtime.prompts import held_out_prompts
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task, Weights
 
@@ -45,8 +45,9 @@ class Generator:
         }
         task = load_task(recipe)
         self._rewards = load_rewards(recipe, task)
-        source = PromptSource(recipe, task, self._tokenizer)
-        self._held_out = source.held_out(recipe.evaluation.prompts) if recipe.evaluation.every_steps else []
+        count = recipe.evaluation.prompts
+        is_evaluated = recipe.evaluation.every_steps > 0
+        self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
 
     def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
         """Return what this role does, by stage kind."""

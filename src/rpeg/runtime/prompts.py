@@ -20,7 +20,7 @@ from rpeg.errors import DataError, Fault
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
 
-__all__ = ["PromptSource", "encode_prompt"]
+__all__ = ["PromptSource", "encode_prompt", "held_out_prompts"]
 
 _STRIDE = 1_000_003
 """Distance of the problems tried in place of one whose prompt is too long, in a task that never ends."""
@@ -42,6 +42,17 @@ def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerFast, recipe: 
         turns.insert(0, {"role": "system", "content": data.system_prompt})
     ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
     return cast(list[int], ids)
+
+
+def held_out_prompts(
+    recipe: Recipe, task: Task, tokenizer: PreTrainedTokenizerFast, count: int
+) -> list[tuple[Problem, list[int]]]:
+    """Return the held-out problems with their ids, under the policy that training prompts are under."""
+    limit = recipe.data.max_prompt_tokens
+    found = [(problem, encode_prompt(problem, tokenizer, recipe)) for problem in task.held_out(count)]
+    if recipe.data.long_prompts == "truncate_left":
+        return [(problem, ids[-limit:]) for problem, ids in found]
+    return [(problem, ids) for problem, ids in found if len(ids) <= limit]
 
 
 class PromptSource:
@@ -105,15 +116,6 @@ class PromptSource:
                 raise DataError("prompts", [Fault(self.task.train(tried).row_id, self._too_long(len(ids)), _REMEDY)])
         text = f"none of {_MAX_TRIES} problems has a prompt of at most {self._limit} tokens"
         raise DataError("prompts", [Fault(self.task.name, text, _REMEDY)])
-
-    def held_out(self, count: int) -> list[tuple[Problem, list[int]]]:
-        """Return the held-out problems with their ids, under the same policy."""
-        found = [
-            (problem, encode_prompt(problem, self._tokenizer, self._recipe)) for problem in self.task.held_out(count)
-        ]
-        if self._recipe.data.long_prompts == "truncate_left":
-            return [(problem, ids[-self._limit :]) for problem, ids in found]
-        return [(problem, ids) for problem, ids in found if len(ids) <= self._limit]
 
 
 _REMEDY = "raise data.max_prompt_tokens, or set data.long_prompts to drop or truncate_left"
