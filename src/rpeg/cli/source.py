@@ -54,10 +54,13 @@ def read_unchecked(source: str, overrides: Sequence[str] = ()) -> Graph:
     if source.endswith(_RECIPES) or (source != STANDARD_INPUT and _is_other_file(source)):
         from rpeg.recipe.graph import build_graph
         from rpeg.recipe.load import load_recipe
+        from rpeg.recipe.workload import is_workload, load_workload
 
+        if is_workload(Path(source)):
+            return load_workload(Path(source), overrides).graph()
         return build_graph(load_recipe(Path(source), overrides))
     if source in ALGORITHMS:
-        from rpeg.cli.algorithm import build
+        from rpeg.recipe.algorithm import build
 
         return build(source, overrides)
     if overrides:
