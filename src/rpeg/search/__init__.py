@@ -1,0 +1,1 @@
+"""The space of plans and its best points."""

@@ -1,0 +1,210 @@
+"""One candidate per call, from given tables: the pure allocation problem of a step.
+
+A step is a handful of calls (generate, score, train). Each has candidates: a set of devices, the seconds it takes there
+and the bytes it keeps on each of those devices. Candidates of calls that share weights cost something to get from one
+to the other. Wanted is the choice whose step ends first, with no device holding more than it can.
+
+What a choice costs is defined without freedom, so that every optimizer can be held against every other:
+
+* calls start in the order of the problem: a call starts when the calls it comes ``after`` have ended (and what it needs
+  from them has been resharded), and when every earlier call that shares a device with it has ended;
+* a reshard ``across`` steps (trained weights for the next generation) is paid by its reader before it begins;
+* the step ends when its last call has.
+
+All of this only grows when a duration does, which makes bounds on partial choices easy: see `rpeg.search.branch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from rpeg.errors import Fault, PlanError
+
+__all__ = ["AllocationProblem", "Call", "Choices", "Reshard", "check_problem"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Choices = Mapping[str, Ints]
+"""By call, the candidate in each of N choices; a call that is not named is undecided in all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What has to run in every step, and where it could."""
+
+    name: str
+    mesh: Ints
+    """Per candidate, the index of its set of devices."""
+    seconds: Floats
+    """Per candidate."""
+    num_bytes: Floats
+    """Per candidate, what stays on every device of its mesh all the time."""
+    after: tuple[str, ...] = ()
+    """Calls of the same step that have to end first."""
+
+    def __len__(self) -> int:
+        """Return the number of candidates."""
+        return len(self.seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Reshard:
+    """What it takes to bring weights or rows from where one call leaves them to where another wants them."""
+
+    source: str
+    reader: str
+    seconds: Floats
+    """A row per candidate of the source, a column per candidate of the reader."""
+    across: bool = False
+    """From this step's source to the next step's reader."""
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationProblem:
+    """Calls with their candidates."""
+
+    meshes: tuple[frozenset[int], ...]
+    """Sets of devices, numbered from 0."""
+    calls: tuple[Call, ...]
+    """In the order in which they get a device that several want."""
+    reshards: tuple[Reshard, ...] = ()
+    capacity_bytes: float = np.inf
+    """Of one device."""
+
+    @cached_property
+    def call_named(self) -> dict[str, Call]:
+        """Calls by name."""
+        return {call.name: call for call in self.calls}
+
+    @cached_property
+    def members(self) -> Floats:
+        """A row per mesh, a column per device: 1 where the device belongs to the mesh."""
+        found = np.zeros((len(self.meshes), 1 + max(device for mesh in self.meshes for device in mesh)))
+        for row, mesh in enumerate(self.meshes):
+            found[row, list(mesh)] = 1.0
+        return found
+
+    @cached_property
+    def overlaps(self) -> npt.NDArray[np.bool_]:
+        """For every two meshes, whether they share a device."""
+        return self.members @ self.members.T > 0
+
+    @cached_property
+    def num_combinations(self) -> float:
+        """The number of choices."""
+        return float(np.prod([float(len(call)) for call in self.calls]))
+
+    @cached_property
+    def least_s(self) -> dict[str, float]:
+        """By call, the seconds of its fastest candidate."""
+        return {call.name: float(call.seconds.min()) for call in self.calls}
+
+    def step_s(self, choices: Choices, least_s: Mapping[str, float] | None = None) -> Floats:
+        """Return the seconds of a step under each choice; where calls are undecided, a lower bound of it.
+
+        Args:
+            choices: candidates by call.
+            least_s: what undecided calls take at least; by default their fastest candidate.
+        """
+        least = self.least_s if least_s is None else least_s
+        ends: dict[str, Floats | float] = {}
+        for position, call in enumerate(self.calls):
+            start: Floats | float = 0.0
+            for name in call.after:
+                start = np.maximum(start, ends[name] + self._reshard_s(name, call.name, choices, across=False))
+            for earlier in self.calls[:position]:
+                if earlier.name not in call.after and (shared := self._shares(earlier, call, choices)) is not None:
+                    start = np.maximum(start, np.where(shared, ends[earlier.name], 0.0))
+            own = call.seconds[choices[call.name]] if call.name in choices else least[call.name]
+            ends[call.name] = start + own + self._arriving_s(call.name, choices)
+        width = max((len(indices) for indices in choices.values()), default=1)
+        return np.broadcast_to(np.max(np.stack(np.broadcast_arrays(*ends.values())), axis=0), (width,))
+
+    def held_bytes(self, choices: Choices) -> Floats:
+        """Return the bytes on the fullest device under each choice, of the calls that are decided."""
+        total = np.zeros((1, self.members.shape[1]))
+        for name, indices in choices.items():
+            call = self.call_named[name]
+            total = total + call.num_bytes[indices, None] * self.members[call.mesh[indices]]
+        return total.max(axis=1)
+
+    def _shares(self, a: Call, b: Call, choices: Choices) -> npt.NDArray[np.bool_] | None:
+        if a.name not in choices or b.name not in choices:
+            return None
+        return self.overlaps[a.mesh[choices[a.name]], b.mesh[choices[b.name]]]
+
+    def _arriving_s(self, reader: str, choices: Choices) -> Floats | float:
+        """Return what a call pays for weights of the step before."""
+        sources = [each.source for each in self.reshards if each.reader == reader and each.across]
+        return sum((self._reshard_s(source, reader, choices, across=True) for source in sources), start=0.0)
+
+    def _reshard_s(self, source: str, reader: str, choices: Choices, *, across: bool) -> Floats | float:
+        table = self._table.get((source, reader, across))
+        if table is None:
+            return 0.0
+        if source in choices and reader in choices:
+            return table[choices[source], choices[reader]]
+        by_source, by_reader, least = self._least_reshard[source, reader, across]
+        if source in choices:
+            return by_source[choices[source]]
+        return by_reader[choices[reader]] if reader in choices else least
+
+    @cached_property
+    def _table(self) -> dict[tuple[str, str, bool], Floats]:
+        return {(each.source, each.reader, each.across): each.seconds for each in self.reshards}
+
+    @cached_property
+    def _least_reshard(self) -> dict[tuple[str, str, bool], tuple[Floats, Floats, float]]:
+        return {key: (table.min(axis=1), table.min(axis=0), float(table.min())) for key, table in self._table.items()}
+
+
+def check_problem(problem: AllocationProblem) -> AllocationProblem:
+    """Return ``problem`` if its tables fit together.
+
+    Raises:
+        PlanError: with every call without candidates, table of the wrong shape, unknown name and number that is none.
+    """
+    faults = list(_faults(problem))
+    if faults:
+        raise PlanError("allocation", faults)
+    return problem
+
+
+def _faults(problem: AllocationProblem) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for call in problem.calls:
+        if not len(call):
+            yield Fault(call.name, "has no candidates", "give it at least one, or leave the call out")
+        shapes = {len(call.mesh), len(call.seconds), len(call.num_bytes)}
+        if len(shapes) > 1:
+            yield Fault(call.name, f"has tables of {sorted(shapes)} candidates", "one mesh, time and size for each")
+        elif not (np.isfinite(call.seconds).all() and (call.seconds >= 0).all() and (call.num_bytes >= 0).all()):
+            yield Fault(call.name, "has a time or size that is no number from 0", "leave such candidates out")
+        if len(call) and not (0 <= call.mesh.min() and call.mesh.max() < len(problem.meshes)):
+            yield Fault(call.name, f"names a mesh that is not among the {len(problem.meshes)}", "number them from 0")
+        for name in call.after:
+            if name not in seen:
+                yield Fault(call.name, f"comes after {name}, which is not before it in the list", "sort the calls")
+        seen.add(call.name)
+    yield from _reshard_faults(problem)
+
+
+def _reshard_faults(problem: AllocationProblem) -> Iterator[Fault]:
+    for each in problem.reshards:
+        where = f"{each.source} to {each.reader}"
+        source, reader = problem.call_named.get(each.source), problem.call_named.get(each.reader)
+        if source is None or reader is None:
+            yield Fault(where, "is between calls that are not there", f"there is {', '.join(problem.call_named)}")
+            continue
+        if not each.across and each.source not in reader.after:
+            yield Fault(where, "has a reader that does not come after its source", "say so, or that it is across steps")
+        if each.seconds.shape != (len(source), len(reader)):
+            text = f"is a table of {each.seconds.shape}, the candidates are {(len(source), len(reader))}"
+            yield Fault(where, text, "a row per candidate of the source, a column per candidate of the reader")
+        elif not (np.isfinite(each.seconds).all() and (each.seconds >= 0).all()):
+            yield Fault(where, "has a time that is no number from 0", "leave such candidates out")
