@@ -40,6 +40,26 @@ def test_memory_forces_the_slower_choice_or_none() -> None:
     assert allocate(AllocationProblem(MESHES, (a, b), capacity_bytes=5.0)).choice == {}
 
 
+def test_with_staleness_the_busiest_device_counts() -> None:
+    # Generate 6 s on one device, train 4 s on the other: in turn 10, one step ahead max(6, 10 / 2) = 6.
+    generate, train = call("gen", [1, 0], [6, 4]), call("train", [2, 0], [4, 3], ("gen",))
+    in_turn = AllocationProblem(MESHES, (generate, train))
+    ahead = AllocationProblem(MESHES, (generate, train), staleness=1)
+    choice = {"gen": np.array([0]), "train": np.array([0])}
+    assert (in_turn.step_s(choice)[0], ahead.step_s(choice)[0]) == (10, 6)
+    # Both on all devices: 4 + 3 = 7 either way.
+    both = {"gen": np.array([1]), "train": np.array([1])}
+    assert (in_turn.step_s(both)[0], ahead.step_s(both)[0]) == (7, 7)
+    assert (allocate(in_turn).step_s, allocate(ahead).step_s) == (7, 6)
+
+
+def test_working_memory_is_shared_in_turn() -> None:
+    a = Call("a", np.array([1]), np.ones(1), np.array([3.0]), (), np.array([4.0]))
+    b = Call("b", np.array([1]), np.ones(1), np.array([2.0]), (), np.array([6.0]))
+    problem = AllocationProblem(MESHES, (a, b))
+    assert problem.held_bytes({"a": np.array([0]), "b": np.array([0])}).tolist() == [3 + 2 + 6]
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> AllocationProblem:
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
@@ -52,14 +72,16 @@ def problems(draw: st.DrawFn) -> AllocationProblem:
         num = int(rng.integers(1, 7))
         after = tuple(earlier.name for earlier in calls if rng.random() < 0.5)
         seconds, held = rng.integers(1, 20, num).astype(float), rng.integers(0, 5, num).astype(float)
-        calls.append(Call(f"c{i}", rng.integers(0, 6, num), seconds, held, after))
+        working = rng.integers(0, 5, num).astype(float) if rng.random() < 0.5 else None
+        calls.append(Call(f"c{i}", rng.integers(0, 6, num), seconds, held, after, working))
     pairs = [(a, b, a.name not in b.after) for i, b in enumerate(calls) for a in calls[: i + 1]]
     reshards = tuple(
         Reshard(a.name, b.name, rng.integers(0, 9, (len(a), len(b))).astype(float), across)
         for a, b, across in pairs
         if rng.random() < 0.4 and a is not b
     )
-    return AllocationProblem(meshes, tuple(calls), reshards, float(rng.integers(4, 20)))
+    capacity, staleness = float(rng.integers(4, 20)), draw(st.integers(0, 2))
+    return AllocationProblem(meshes, tuple(calls), reshards, capacity, staleness)
 
 
 def brute_force(problem: AllocationProblem) -> float:

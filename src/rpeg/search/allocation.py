@@ -9,7 +9,8 @@ What a choice costs is defined without freedom, so that every optimizer can be h
 * calls start in the order of the problem: a call starts when the calls it comes ``after`` have ended (and what it needs
   from them has been resharded), and when every earlier call that shares a device with it has ended;
 * a reshard ``across`` steps (trained weights for the next generation) is paid by its reader before it begins;
-* the step ends when its last call has.
+* the step ends when its last call has. With a staleness of k, calls of k + 1 steps are under way side by side: a step
+  then takes as long as the busiest device has work in it, or the longest way through its calls divided by k + 1.
 
 All of this only grows when a duration does, which makes bounds on partial choices easy: see `rpeg.search.branch`.
 """
@@ -46,6 +47,8 @@ class Call:
     """Per candidate, what stays on every device of its mesh all the time."""
     after: tuple[str, ...] = ()
     """Calls of the same step that have to end first."""
+    working_bytes: Floats | None = None
+    """Per candidate, what it needs besides while it runs; a device makes room for the largest of its calls."""
 
     def __len__(self) -> int:
         """Return the number of candidates."""
@@ -75,6 +78,8 @@ class AllocationProblem:
     reshards: tuple[Reshard, ...] = ()
     capacity_bytes: float = np.inf
     """Of one device."""
+    staleness: int = 0
+    """Steps that may be under way beside the newest one."""
 
     @cached_property
     def call_named(self) -> dict[str, Call]:
@@ -83,11 +88,24 @@ class AllocationProblem:
 
     @cached_property
     def members(self) -> Floats:
-        """A row per mesh, a column per device: 1 where the device belongs to the mesh."""
+        """A row per mesh, a column per kind of device: 1 where it belongs to the mesh.
+
+        Devices that belong to the same meshes always hold and do the same, so one stands for all of a kind.
+        """
         found = np.zeros((len(self.meshes), 1 + max(device for mesh in self.meshes for device in mesh)))
         for row, mesh in enumerate(self.meshes):
             found[row, list(mesh)] = 1.0
-        return found
+        return np.unique(found, axis=1)
+
+    @cached_property
+    def mesh_sizes(self) -> Floats:
+        """Devices of every mesh."""
+        return np.array([float(len(mesh)) for mesh in self.meshes])
+
+    @cached_property
+    def num_devices(self) -> int:
+        """Devices that belong to any mesh."""
+        return len(frozenset[int]().union(*self.meshes))
 
     @cached_property
     def overlaps(self) -> npt.NDArray[np.bool_]:
@@ -104,44 +122,62 @@ class AllocationProblem:
         """By call, the seconds of its fastest candidate."""
         return {call.name: float(call.seconds.min()) for call in self.calls}
 
-    def step_s(self, choices: Choices, least_s: Mapping[str, float] | None = None) -> Floats:
-        """Return the seconds of a step under each choice; where calls are undecided, a lower bound of it.
-
-        Args:
-            choices: candidates by call.
-            least_s: what undecided calls take at least; by default their fastest candidate.
-        """
-        least = self.least_s if least_s is None else least_s
-        ends: dict[str, Floats | float] = {}
+    def step_s(self, choices: Choices) -> Floats:
+        """Return the seconds of a step under each choice; where calls are undecided, a lower bound of it."""
+        own_s = {call.name: self._own_s(call, choices) for call in self.calls}
+        ends_s: dict[str, Floats | float] = {}
         for position, call in enumerate(self.calls):
-            start: Floats | float = 0.0
+            start_s: Floats | float = 0.0
             for name in call.after:
-                start = np.maximum(start, ends[name] + self._reshard_s(name, call.name, choices, across=False))
-            for earlier in self.calls[:position]:
+                start_s = np.maximum(start_s, ends_s[name] + self._reshard_s(name, call.name, choices, across=False))
+            for earlier in self.calls[:position] if not self.staleness else ():
                 if earlier.name not in call.after and (shared := self._shares(earlier, call, choices)) is not None:
-                    start = np.maximum(start, np.where(shared, ends[earlier.name], 0.0))
-            own = call.seconds[choices[call.name]] if call.name in choices else least[call.name]
-            ends[call.name] = start + own + self._arriving_s(call.name, choices)
+                    start_s = np.maximum(start_s, np.where(shared, ends_s[earlier.name], 0.0))
+            ends_s[call.name] = start_s + own_s[call.name]
+        way_s = np.max(np.stack(np.broadcast_arrays(*ends_s.values())), axis=0) / (self.staleness + 1)
         width = max((len(indices) for indices in choices.values()), default=1)
-        return np.broadcast_to(np.max(np.stack(np.broadcast_arrays(*ends.values())), axis=0), (width,))
+        return np.broadcast_to(np.maximum(way_s, self._busiest_s(choices, own_s)), (width,))
+
+    def _own_s(self, call: Call, choices: Choices) -> Floats | float:
+        """Return what a call occupies its devices for: its own work, and weights of the step before that arrive."""
+        own_s = call.seconds[choices[call.name]] if call.name in choices else self.least_s[call.name]
+        sources = [each.source for each in self.reshards if each.reader == call.name and each.across]
+        return own_s + sum((self._reshard_s(source, call.name, choices, across=True) for source in sources), start=0.0)
+
+    def _busiest_s(self, choices: Choices, own_s: Mapping[str, Floats | float]) -> Floats | float:
+        """Return the work of the busiest device, or that of all divided by all, undecided calls at their cheapest."""
+        work: Floats | float = 0.0
+        for call in self.calls:
+            if call.name in choices:
+                work = work + own_s[call.name] * self.mesh_sizes[call.mesh[choices[call.name]]]
+            else:
+                work = work + self._least_work(call)
+        mean_s = work / self.num_devices
+        if not self.staleness:  # the list of starts above already keeps the calls of one device apart
+            return mean_s
+        loads_s = np.zeros((1, self.members.shape[1]))
+        for name, indices in choices.items():
+            loads_s = loads_s + np.reshape(own_s[name], (-1, 1)) * self.members[self.call_named[name].mesh[indices]]
+        return np.maximum(mean_s, loads_s.max(axis=1))
+
+    def _least_work(self, call: Call) -> float:
+        return float((call.seconds * self.mesh_sizes[call.mesh]).min())
 
     def held_bytes(self, choices: Choices) -> Floats:
         """Return the bytes on the fullest device under each choice, of the calls that are decided."""
-        total = np.zeros((1, self.members.shape[1]))
+        held, working = np.zeros((1, self.members.shape[1])), np.zeros((1, self.members.shape[1]))
         for name, indices in choices.items():
             call = self.call_named[name]
-            total = total + call.num_bytes[indices, None] * self.members[call.mesh[indices]]
-        return total.max(axis=1)
+            members = self.members[call.mesh[indices]]
+            held = held + call.num_bytes[indices, None] * members
+            if call.working_bytes is not None:
+                working = np.maximum(working, call.working_bytes[indices, None] * members)
+        return (held + working).max(axis=1)
 
     def _shares(self, a: Call, b: Call, choices: Choices) -> npt.NDArray[np.bool_] | None:
         if a.name not in choices or b.name not in choices:
             return None
         return self.overlaps[a.mesh[choices[a.name]], b.mesh[choices[b.name]]]
-
-    def _arriving_s(self, reader: str, choices: Choices) -> Floats | float:
-        """Return what a call pays for weights of the step before."""
-        sources = [each.source for each in self.reshards if each.reader == reader and each.across]
-        return sum((self._reshard_s(source, reader, choices, across=True) for source in sources), start=0.0)
 
     def _reshard_s(self, source: str, reader: str, choices: Choices, *, across: bool) -> Floats | float:
         table = self._table.get((source, reader, across))
@@ -180,7 +216,8 @@ def _faults(problem: AllocationProblem) -> Iterator[Fault]:
     for call in problem.calls:
         if not len(call):
             yield Fault(call.name, "has no candidates", "give it at least one, or leave the call out")
-        shapes = {len(call.mesh), len(call.seconds), len(call.num_bytes)}
+        tables = (call.mesh, call.seconds, call.num_bytes, call.working_bytes)
+        shapes = {len(table) for table in tables if table is not None}
         if len(shapes) > 1:
             yield Fault(call.name, f"has tables of {sorted(shapes)} candidates", "one mesh, time and size for each")
         elif not (np.isfinite(call.seconds).all() and (call.seconds >= 0).all() and (call.num_bytes >= 0).all()):

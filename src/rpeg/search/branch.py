@@ -79,6 +79,7 @@ def _without_dominated(problem: AllocationProblem) -> dict[str, Ints]:
 def _profile(problem: AllocationProblem, call: Call) -> Floats:
     """Return all that a candidate costs on its mesh, one row each."""
     columns = [call.seconds[:, None], call.num_bytes[:, None]]
+    columns += [] if call.working_bytes is None else [call.working_bytes[:, None]]
     columns += [each.seconds for each in problem.reshards if each.source == call.name]
     columns += [each.seconds.T for each in problem.reshards if each.reader == call.name]
     return np.hstack(columns)
@@ -100,7 +101,8 @@ def _undominated(call: Call, profile: Floats) -> Ints:
 def _restricted(problem: AllocationProblem, kept: dict[str, Ints]) -> AllocationProblem:
     def part(call: Call) -> Call:
         rows = kept[call.name]
-        return replace(call, mesh=call.mesh[rows], seconds=call.seconds[rows], num_bytes=call.num_bytes[rows])
+        working = None if call.working_bytes is None else call.working_bytes[rows]
+        return Call(call.name, call.mesh[rows], call.seconds[rows], call.num_bytes[rows], call.after, working)
 
     def table(each: Reshard) -> Reshard:
         return replace(each, seconds=each.seconds[np.ix_(kept[each.source], kept[each.reader])])
@@ -129,10 +131,9 @@ def _descended(problem: AllocationProblem) -> _Best:
 
 def _starts(problem: AllocationProblem) -> Iterator[dict[str, int]]:
     """Yield the fastest candidates, the leanest, and those that use their devices best."""
-    size = problem.members.sum(axis=1)
     yield {call.name: int(call.seconds.argmin()) for call in problem.calls}
     yield {call.name: int(call.num_bytes.argmin()) for call in problem.calls}
-    yield {call.name: int((call.seconds * size[call.mesh]).argmin()) for call in problem.calls}
+    yield {call.name: int((call.seconds * problem.mesh_sizes[call.mesh]).argmin()) for call in problem.calls}
 
 
 def _descend(problem: AllocationProblem, start: dict[str, int]) -> _Best:
