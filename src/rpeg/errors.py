@@ -9,6 +9,7 @@
     │   ├── GraphError          a graph that breaks a rule (V1-V15)
     │   ├── HardwareError       a system file, or a region of a system's tree
     │   ├── PlanError           a plan that breaks a rule (P1-P6)
+    │   ├── ProfileError        a file of fitted constants
     │   ├── TransformError      a rewrite whose conditions do not hold, or whose text cannot be read
     │   └── RunFolderError      a run folder that is missing, taken, or holds another run
     └── RunFault                a run that cannot go on, through no fault of the input
@@ -32,6 +33,7 @@ __all__ = [
     "InvalidInput",
     "ModelError",
     "PlanError",
+    "ProfileError",
     "RecipeError",
     "RewardError",
     "RpegError",
@@ -106,6 +108,10 @@ class HardwareError(InvalidInput):
 
 class PlanError(InvalidInput):
     """A plan breaks a rule of `rpeg.plan.rules`."""
+
+
+class ProfileError(InvalidInput):
+    """A file of fitted constants cannot be used."""
 
 
 class TransformError(InvalidInput):

@@ -22,7 +22,7 @@ def test_without_a_command_the_help_lists_all_of_them(rpeg: Rpeg) -> None:
     ended = rpeg("--help")
     assert rpeg().out.strip() == ended.out.strip()
     commands = [line.split()[1] for line in ended.out.splitlines() if line[:2] in ("│ ", "| ") and line[2:3].isalpha()]
-    assert commands == ["train", "report", "show", "check", "rewrite", "diff", "simulate", "doctor"]
+    assert commands == ["train", "report", "show", "check", "rewrite", "diff", "simulate", "validate", "doctor"]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ def test_without_a_command_the_help_lists_all_of_them(rpeg: Rpeg) -> None:
         ("report", ["RUN"]),
         ("show", ["GRAPH|RECIPE|ALGORITHM", "[KEY=VALUE]...", "--json", "--html"]),
         ("simulate", ["GRAPH|RECIPE|ALGORITHM", "[KEY=VALUE]...", "--seconds", "--steps", "--json"]),
+        ("validate", ["--csv", "--data", "--rows", "--by", "--json"]),
         ("doctor", ["--json"]),
     ],
 )

@@ -76,7 +76,13 @@ def problems(draw: st.DrawFn) -> AllocationProblem:
         calls.append(Call(f"c{i}", rng.integers(0, 6, num), seconds, held, after, working))
     pairs = [(a, b, a.name not in b.after) for i, b in enumerate(calls) for a in calls[: i + 1]]
     reshards = tuple(
-        Reshard(a.name, b.name, rng.integers(0, 9, (len(a), len(b))).astype(float), across)
+        Reshard(
+            a.name,
+            b.name,
+            rng.integers(0, 9, (len(a), len(b))).astype(float),
+            across,
+            rng.integers(0, 4, (len(a), len(b))).astype(float) if rng.random() < 0.5 else None,
+        )
         for a, b, across in pairs
         if rng.random() < 0.4 and a is not b
     )

@@ -16,6 +16,7 @@ from rpeg.cli.rewrite import rewrite
 from rpeg.cli.show import show
 from rpeg.cli.simulate import simulate
 from rpeg.cli.train import train
+from rpeg.cli.validate import validate
 from rpeg.errors import InvalidInput, RpegError
 
 __all__ = ["app", "main"]
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, report, show, check, rewrite, diff, simulate, doctor):
+for command in (train, report, show, check, rewrite, diff, simulate, validate, doctor):
     app.command()(command)
 
 

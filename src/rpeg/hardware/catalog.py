@@ -3,9 +3,10 @@
 .. code-block:: toml
 
     name = "alps"
+    device = "GH200-96GB"  # of the catalogue, or a table [device] with what a device file has:
 
     [device]
-    name = "GH200"
+    name = "GH200-96GB"
     memory_bytes = { value = 96e9, source = "data sheet", measured = false }
     memory_bytes_per_s = { … }
     host_memory_bytes = { … }
@@ -16,6 +17,7 @@
     name = "rack"
     count = { … }
     link = "dragonfly"    # what joins the racks; left out where there is one
+    kind = "slingshot"    # the make of the link, where its name does not say it
     bytes_per_s = { … }   # per device and direction, like every bandwidth here
     latency_s = { … }
     sharing = "switched"  # or pairs, ring
@@ -31,23 +33,51 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from rpeg.errors import Fault, HardwareError
 from rpeg.hardware.topology import Device, Figure, Level, Link, Sharing, System
 
-__all__ = ["catalogue", "load_system", "read_system"]
+__all__ = ["catalogue", "devices", "load_device", "load_system", "part_of", "read_system"]
 
 _FOLDER = files("rpeg.hardware") / "catalog"
+_SYSTEMS, _DEVICES = _FOLDER / "systems", _FOLDER / "devices"
 _DEVICE_FIGURES = ("memory_bytes", "memory_bytes_per_s", "host_memory_bytes")
 _LINK_FIGURES = ("bytes_per_s", "latency_s")
+_NO_DEVICE = Device("", 1, 1.0, (), Link("", 1.0, 1.0), 1)
+"""Stands for a faulty one, so that reading can go on."""
 
 
 def catalogue() -> list[str]:
     """Return the names of the shipped systems."""
-    return sorted(item.name.removesuffix(".toml") for item in _FOLDER.iterdir() if item.name.endswith(".toml"))
+    return list(_names(_SYSTEMS))
+
+
+def devices() -> list[str]:
+    """Return the names of the shipped devices."""
+    return list(_names(_DEVICES))
+
+
+@cache
+def _names(folder: Traversable) -> tuple[str, ...]:
+    return tuple(sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml")))
+
+
+def load_device(name: str) -> Device:
+    """Return a device of the catalogue.
+
+    Raises:
+        HardwareError: when there is none of that name.
+    """
+    reader = _Reader()
+    device = reader.device({"device": name})
+    if reader.faults:
+        raise HardwareError("device", reader.faults)
+    return device
 
 
 def load_system(name: str) -> System:
@@ -59,13 +89,18 @@ def load_system(name: str) -> System:
         HardwareError: when there is no such system, its file has faults, or it has no part of that size.
     """
     base, _, size = name.partition(":")
-    system = read_system(_text(base), base)
-    return _part(system, size) if size else system
+    system = _shipped(base) if base in _names(_SYSTEMS) else read_system(_text(base), base)
+    if not size:
+        return system
+    return part_of(system, int(size)) if size.isdecimal() else _refuse_part(system, size)
+
+
+@cache
+def _shipped(name: str) -> System:
+    return read_system((_SYSTEMS / f"{name}.toml").read_text("utf-8"), name)
 
 
 def _text(name: str) -> str:
-    if name in catalogue():
-        return (_FOLDER / f"{name}.toml").read_text("utf-8")
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
         return path.read_text("utf-8")
@@ -74,20 +109,28 @@ def _text(name: str) -> str:
     raise HardwareError("system", [Fault(name, "is not in the catalogue", remedy)])
 
 
-def _part(system: System, size: str) -> System:
-    wanted = int(size) if size.isdecimal() else 0
-    rest, counts = wanted, list[int]()
+def part_of(system: System, num_devices: int) -> System:
+    """Return a part of ``system``: it fills devices of a node, then nodes, then racks, all equally.
+
+    Raises:
+        HardwareError: when there is no part of that size.
+    """
+    rest, counts = num_devices, list[int]()
     for level in reversed(system.levels):
         # The outermost level is filled only as far as needed; further in, a level is full or the only one of its kind.
         share = rest if rest <= level.count else _largest_divisor(rest, level.count)
         counts.append(share)
         rest //= max(1, share)
-    if not wanted or rest != 1 or counts[0] < min(wanted, system.levels[-1].count):
-        text = f"has no part of {size} devices"
-        remedy = f"whole nodes of {system.levels[-1].count}, up to {system.num_devices} devices, spread evenly"
-        raise HardwareError("system", [Fault(system.name, text, remedy)])
+    if num_devices < 1 or rest != 1 or counts[0] < min(num_devices, system.levels[-1].count):
+        _refuse_part(system, str(num_devices))
     levels = tuple(replace(a, count=n) for a, n in zip(system.levels, reversed(counts), strict=True))
-    return replace(system, name=f"{system.name}:{wanted}", levels=levels)
+    return replace(system, name=f"{system.name}:{num_devices}", levels=levels)
+
+
+def _refuse_part(system: System, size: str) -> NoReturn:
+    text = f"has no part of {size} devices"
+    remedy = f"whole nodes of {system.levels[-1].count}, up to {system.num_devices} devices, spread evenly"
+    raise HardwareError("system", [Fault(system.name, text, remedy)])
 
 
 def _largest_divisor(number: int, limit: int) -> int:
@@ -127,13 +170,16 @@ class _Reader:
         names = [level.name for level in levels]
         for name in sorted({name for name in names if names.count(name) > 1}):
             self._fault(f"levels {name}", "are there twice", "every level has its own name")
-        return System(self._name(record, "name"), tuple(levels), self._device(record), self.figures)
+        return System(self._name(record, "name"), tuple(levels), self.device(record), self.figures)
 
-    def _device(self, record: Mapping[str, Any]) -> Device:
-        table, flops = _table(record.get("device")), _table(_table(record.get("device")).get("peak_flops"))
+    def device(self, record: Mapping[str, Any]) -> Device:
+        """Return the device of a system: a table, or the name of one of the catalogue."""
+        if (table := self._device_table(record.get("device"))) is None:
+            return _NO_DEVICE
+        flops = _table(table.get("peak_flops"))
         self._known(table, "device", "name", "peak_flops", "host", *_DEVICE_FIGURES)
         host = _table(table.get("host"))
-        self._known(host, "device.host", "link", *_LINK_FIGURES)
+        self._known(host, "device.host", "link", "kind", *_LINK_FIGURES)
         memory, speed, shared = (self._figure(table, "device", key) for key in _DEVICE_FIGURES)
         peaks = tuple((dtype, self._figure(flops, "device.peak_flops", dtype)) for dtype in flops)
         if not peaks:
@@ -141,8 +187,19 @@ class _Reader:
         name = self._name(table, "device.name")
         return Device(name, int(memory), speed, peaks, self._link(host, "device.host"), int(shared))
 
+    def _device_table(self, given: object) -> Mapping[str, Any] | None:
+        """Return the table, None where the name of a device is unknown."""
+        if not isinstance(given, str):
+            return _table(given)
+        if given in _names(_DEVICES):
+            return tomllib.loads((_DEVICES / f"{given}.toml").read_text("utf-8"))
+        close = get_close_matches(given, devices(), n=1, cutoff=0.3)
+        remedy = f"did you mean {close[0]}?" if close else f"there is {', '.join(devices())}"
+        self._fault("device", f"{given!r} is not in the catalogue", remedy)
+        return None
+
     def _level(self, table: Mapping[str, Any], where: str) -> Level:
-        self._known(table, where, "name", "count", "link", "sharing", *_LINK_FIGURES)
+        self._known(table, where, "name", "count", "link", "kind", "sharing", *_LINK_FIGURES)
         count = self._figure(table, where, "count")
         if count != int(count):
             self._fault(f"{where}.count", f"is {count:g}", "count whole parts")
@@ -155,7 +212,8 @@ class _Reader:
             self._fault(f"{where}.sharing", f"is {sharing!r}", f"one of {', '.join(Sharing)}")
             sharing = Sharing.SWITCHED
         speed, latency = (self._figure(table, where, key) for key in _LINK_FIGURES)
-        return Link(self._name(table, f"{where}.link"), speed, latency, Sharing(sharing))
+        kind = self._name(table, f"{where}.kind") if "kind" in table else ""
+        return Link(self._name(table, f"{where}.link"), speed, latency, Sharing(sharing), kind)
 
     def _name(self, table: Mapping[str, Any], where: str) -> str:
         name = table.get(where.rpartition(".")[2])

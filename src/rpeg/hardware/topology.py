@@ -42,6 +42,16 @@ class Link:
     """Per device and direction, to all others together."""
     latency_s: float
     sharing: Sharing = Sharing.SWITCHED
+    kind: str = ""
+    """The make, by which fitted constants are looked up: ``nvlink4``, ``slingshot``, ``pcie5``; empty is the name.
+
+    Neighbouring levels of one kind share the port of a device: what crosses the outer one has crossed the inner one.
+    """
+
+    def __post_init__(self) -> None:
+        """Take the name for the kind where none is given."""
+        if not self.kind:
+            object.__setattr__(self, "kind", self.name)
 
     def pair_bytes_per_s(self, count: int) -> float:
         """Return the bandwidth between two of ``count`` joined by this link, in bytes per second and direction."""
@@ -94,6 +104,12 @@ class System:
     device: Device
     figures: Mapping[str, Figure] = field(default_factory=dict[str, Figure], compare=False)
     """Figures by their dotted name in the catalogue: ``device.memory_bytes``."""
+    node_paths: tuple[tuple[int, ...], ...] = ()
+    """Where an allocation has its nodes: per node in the order of places, its index at every level above the devices.
+
+    Empty where the nodes lie in the order of the tree. Names of places and regions count the nodes in their order; how
+    far two places are apart is what these paths say.
+    """
 
     @cached_property
     def num_devices(self) -> int:
@@ -114,7 +130,15 @@ class System:
         return place if self.is_host(place) else self.num_devices + place // self.levels[-1].count
 
     def path(self, place: int) -> tuple[int, ...]:
-        """Return the index of ``place`` at every level; a host has none at the last."""
+        """Return the index of ``place`` at every level, where it really sits; a host has none at the last."""
+        if not self.node_paths:
+            return self._path_in_order(place)
+        if self.is_host(place):
+            return self.node_paths[place - self.num_devices]
+        node, device = divmod(place, self.levels[-1].count)
+        return (*self.node_paths[node], device)
+
+    def _path_in_order(self, place: int) -> tuple[int, ...]:
         levels = self.levels[:-1] if self.is_host(place) else self.levels
         rest, indices = place - self.num_devices * self.is_host(place), list[int]()
         for level in reversed(levels):
@@ -124,7 +148,7 @@ class System:
 
     def place_name(self, place: int) -> str:
         """Return a place as a region of one: ``rack[0].node[3].gpu[1]``."""
-        steps = [f"{level.name}[{i}]" for level, i in zip(self.levels, self.path(place), strict=False)]
+        steps = [f"{level.name}[{i}]" for level, i in zip(self.levels, self._path_in_order(place), strict=False)]
         return ".".join([*steps, *([HOST] if self.is_host(place) else [])])
 
     def link_between(self, a: int, b: int) -> Link | None:

@@ -65,6 +65,8 @@ class Reshard:
     """A row per candidate of the source, a column per candidate of the reader."""
     across: bool = False
     """From this step's source to the next step's reader."""
+    num_bytes: Floats | None = None
+    """In the same form, what the reader keeps on its devices because it cannot use the source's copy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +171,18 @@ class AllocationProblem:
         for name, indices in choices.items():
             call = self.call_named[name]
             members = self.members[call.mesh[indices]]
-            held = held + call.num_bytes[indices, None] * members
+            held = held + (call.num_bytes[indices] + self._copied_bytes(name, choices))[:, None] * members
             if call.working_bytes is not None:
                 working = np.maximum(working, call.working_bytes[indices, None] * members)
         return (held + working).max(axis=1)
+
+    def _copied_bytes(self, reader: str, choices: Choices) -> Floats | float:
+        """Return what a decided call holds of others' weights; nothing as long as these are undecided."""
+        held: Floats | float = 0.0
+        for each in self.reshards:
+            if each.reader == reader and each.num_bytes is not None and each.source in choices:
+                held = held + each.num_bytes[choices[each.source], choices[reader]]
+        return held
 
     def _shares(self, a: Call, b: Call, choices: Choices) -> npt.NDArray[np.bool_] | None:
         if a.name not in choices or b.name not in choices:
@@ -245,3 +255,5 @@ def _reshard_faults(problem: AllocationProblem) -> Iterator[Fault]:
             yield Fault(where, text, "a row per candidate of the source, a column per candidate of the reader")
         elif not (np.isfinite(each.seconds).all() and (each.seconds >= 0).all()):
             yield Fault(where, "has a time that is no number from 0", "leave such candidates out")
+        if each.num_bytes is not None and each.num_bytes.shape != each.seconds.shape:
+            yield Fault(where, "has tables of two shapes", "bytes for every time")

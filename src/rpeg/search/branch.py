@@ -80,8 +80,10 @@ def _profile(problem: AllocationProblem, call: Call) -> Floats:
     """Return all that a candidate costs on its mesh, one row each."""
     columns = [call.seconds[:, None], call.num_bytes[:, None]]
     columns += [] if call.working_bytes is None else [call.working_bytes[:, None]]
-    columns += [each.seconds for each in problem.reshards if each.source == call.name]
-    columns += [each.seconds.T for each in problem.reshards if each.reader == call.name]
+    for each in problem.reshards:
+        tables = [table for table in (each.seconds, each.num_bytes) if table is not None]
+        columns += tables if each.source == call.name else []
+        columns += [table.T for table in tables] if each.reader == call.name else []
     return np.hstack(columns)
 
 
@@ -105,7 +107,9 @@ def _restricted(problem: AllocationProblem, kept: dict[str, Ints]) -> Allocation
         return Call(call.name, call.mesh[rows], call.seconds[rows], call.num_bytes[rows], call.after, working)
 
     def table(each: Reshard) -> Reshard:
-        return replace(each, seconds=each.seconds[np.ix_(kept[each.source], kept[each.reader])])
+        rows = np.ix_(kept[each.source], kept[each.reader])
+        num_bytes = None if each.num_bytes is None else each.num_bytes[rows]
+        return replace(each, seconds=each.seconds[rows], num_bytes=num_bytes)
 
     calls, reshards = tuple(part(call) for call in problem.calls), tuple(table(each) for each in problem.reshards)
     return replace(problem, calls=calls, reshards=reshards)

@@ -50,9 +50,14 @@ class Tensor:
 
 
 def extents(tensors: tuple[Tensor, ...]) -> dict[str, int]:
-    """Return how many of each part a model has: ``{"layers": 28, "heads": 28, "kv_heads": 4, …}``."""
+    """Return how many of each part a model has: ``{"layers": 28, "heads": 28, "kv_heads": 4, …}``.
+
+    Some tensors are not in all layers (experts after ordinary layers): the largest number of layers is the model's.
+    """
     found: dict[str, int] = {}
     for tensor in tensors:
         for part, size in tensor.parts:
-            assert found.setdefault(part, size) == size, f"{tensor.name} has {size} {part}, others {found[part]}"
+            known = found.setdefault(part, size)
+            assert part == LAYERS or known == size, f"{tensor.name} has {size} {part}, others {known}"
+            found[part] = max(known, size)
     return found
