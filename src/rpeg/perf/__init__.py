@@ -1,0 +1,1 @@
+"""Seconds and bytes of what a plan does, before it runs."""

@@ -1,0 +1,1 @@
+"""Predictions laid beside public measurements."""
