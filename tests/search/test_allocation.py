@@ -53,6 +53,16 @@ def test_with_staleness_the_busiest_device_counts() -> None:
     assert (allocate(in_turn).step_s, allocate(ahead).step_s) == (7, 6)
 
 
+def test_a_tail_delays_what_waits_for_rows_but_not_the_devices() -> None:
+    a = Call("a", np.array([0]), np.array([4.0]), np.zeros(1), (), None, np.array([3.0]))
+    b, c = call("b", [0], [2]), call("c", [0], [1], ("a",))
+    # a is on the devices until 4 and done at 7; b follows at 4; c waits for a: 7 + 1.
+    assert AllocationProblem(MESHES, (a, b, c)).step_s({n: np.array([0]) for n in "abc"}).tolist() == [8]
+    # A step ahead: the devices work 4 + 2 + 1 = 7 in a step, the way of 8 counts half.
+    ahead = AllocationProblem(MESHES, (a, b, c), staleness=1)
+    assert ahead.step_s({n: np.array([0]) for n in "abc"}).tolist() == [7]
+
+
 def test_working_memory_is_shared_in_turn() -> None:
     a = Call("a", np.array([1]), np.ones(1), np.array([3.0]), (), np.array([4.0]))
     b = Call("b", np.array([1]), np.ones(1), np.array([2.0]), (), np.array([6.0]))
@@ -73,7 +83,8 @@ def problems(draw: st.DrawFn) -> AllocationProblem:
         after = tuple(earlier.name for earlier in calls if rng.random() < 0.5)
         seconds, held = rng.integers(1, 20, num).astype(float), rng.integers(0, 5, num).astype(float)
         working = rng.integers(0, 5, num).astype(float) if rng.random() < 0.5 else None
-        calls.append(Call(f"c{i}", rng.integers(0, 6, num), seconds, held, after, working))
+        tail_s = rng.integers(0, 9, num).astype(float) if rng.random() < 0.5 else None
+        calls.append(Call(f"c{i}", rng.integers(0, 6, num), seconds, held, after, working, tail_s))
     pairs = [(a, b, a.name not in b.after) for i, b in enumerate(calls) for a in calls[: i + 1]]
     reshards = tuple(
         Reshard(

@@ -6,8 +6,8 @@ to the other. Wanted is the choice whose step ends first, with no device holding
 
 What a choice costs is defined without freedom, so that every optimizer can be held against every other:
 
-* calls start in the order of the problem: a call starts when the calls it comes ``after`` have ended (and what it needs
-  from them has been resharded), and when every earlier call that shares a device with it has ended;
+* calls start in the order of the problem: a call starts when the calls it comes ``after`` have ended, their tails
+  included (and what it needs from them has been resharded), and when every earlier call has left the devices it shares;
 * a reshard ``across`` steps (trained weights for the next generation) is paid by its reader before it begins;
 * the step ends when its last call has. With a staleness of k, calls of k + 1 steps are under way side by side: a step
   then takes as long as the busiest device has work in it, or the longest way through its calls divided by k + 1.
@@ -49,6 +49,8 @@ class Call:
     """Calls of the same step that have to end first."""
     working_bytes: Floats | None = None
     """Per candidate, what it needs besides while it runs; a device makes room for the largest of its calls."""
+    tail_s: Floats | None = None
+    """Per candidate, from when its devices are free until its last row is out."""
 
     def __len__(self) -> int:
         """Return the number of candidates."""
@@ -127,18 +129,25 @@ class AllocationProblem:
     def step_s(self, choices: Choices) -> Floats:
         """Return the seconds of a step under each choice; where calls are undecided, a lower bound of it."""
         own_s = {call.name: self._own_s(call, choices) for call in self.calls}
-        ends_s: dict[str, Floats | float] = {}
+        free_s: dict[str, Floats | float] = {}
+        done_s: dict[str, Floats | float] = {}
         for position, call in enumerate(self.calls):
             start_s: Floats | float = 0.0
             for name in call.after:
-                start_s = np.maximum(start_s, ends_s[name] + self._reshard_s(name, call.name, choices, across=False))
+                start_s = np.maximum(start_s, done_s[name] + self._reshard_s(name, call.name, choices, across=False))
             for earlier in self.calls[:position] if not self.staleness else ():
                 if earlier.name not in call.after and (shared := self._shares(earlier, call, choices)) is not None:
-                    start_s = np.maximum(start_s, np.where(shared, ends_s[earlier.name], 0.0))
-            ends_s[call.name] = start_s + own_s[call.name]
-        way_s = np.max(np.stack(np.broadcast_arrays(*ends_s.values())), axis=0) / (self.staleness + 1)
+                    start_s = np.maximum(start_s, np.where(shared, free_s[earlier.name], 0.0))
+            free_s[call.name] = start_s + own_s[call.name]
+            done_s[call.name] = free_s[call.name] + self._tail_s(call, choices)
+        way_s = np.max(np.stack(np.broadcast_arrays(*done_s.values())), axis=0) / (self.staleness + 1)
         width = max((len(indices) for indices in choices.values()), default=1)
         return np.broadcast_to(np.maximum(way_s, self._busiest_s(choices, own_s)), (width,))
+
+    def _tail_s(self, call: Call, choices: Choices) -> Floats | float:
+        if call.tail_s is None:
+            return 0.0
+        return call.tail_s[choices[call.name]] if call.name in choices else float(call.tail_s.min())
 
     def _own_s(self, call: Call, choices: Choices) -> Floats | float:
         """Return what a call occupies its devices for: its own work, and weights of the step before that arrive."""
@@ -226,7 +235,7 @@ def _faults(problem: AllocationProblem) -> Iterator[Fault]:
     for call in problem.calls:
         if not len(call):
             yield Fault(call.name, "has no candidates", "give it at least one, or leave the call out")
-        tables = (call.mesh, call.seconds, call.num_bytes, call.working_bytes)
+        tables = (call.mesh, call.seconds, call.num_bytes, call.working_bytes, call.tail_s)
         shapes = {len(table) for table in tables if table is not None}
         if len(shapes) > 1:
             yield Fault(call.name, f"has tables of {sorted(shapes)} candidates", "one mesh, time and size for each")

@@ -79,7 +79,7 @@ def _without_dominated(problem: AllocationProblem) -> dict[str, Ints]:
 def _profile(problem: AllocationProblem, call: Call) -> Floats:
     """Return all that a candidate costs on its mesh, one row each."""
     columns = [call.seconds[:, None], call.num_bytes[:, None]]
-    columns += [] if call.working_bytes is None else [call.working_bytes[:, None]]
+    columns += [each[:, None] for each in (call.working_bytes, call.tail_s) if each is not None]
     for each in problem.reshards:
         tables = [table for table in (each.seconds, each.num_bytes) if table is not None]
         columns += tables if each.source == call.name else []
@@ -103,8 +103,8 @@ def _undominated(call: Call, profile: Floats) -> Ints:
 def _restricted(problem: AllocationProblem, kept: dict[str, Ints]) -> AllocationProblem:
     def part(call: Call) -> Call:
         rows = kept[call.name]
-        working = None if call.working_bytes is None else call.working_bytes[rows]
-        return Call(call.name, call.mesh[rows], call.seconds[rows], call.num_bytes[rows], call.after, working)
+        working, tail_s = (None if each is None else each[rows] for each in (call.working_bytes, call.tail_s))
+        return Call(call.name, call.mesh[rows], call.seconds[rows], call.num_bytes[rows], call.after, working, tail_s)
 
     def table(each: Reshard) -> Reshard:
         rows = np.ix_(kept[each.source], kept[each.reader])
