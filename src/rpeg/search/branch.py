@@ -44,12 +44,13 @@ class Allocation:
         return 0.0 if self.step_s <= self.bound_s else 1.0 - self.bound_s / self.step_s
 
 
-def allocate(problem: AllocationProblem, max_states: int = 200_000) -> Allocation:
+def allocate(problem: AllocationProblem, max_states: int = 200_000, tolerance: float = 0.0) -> Allocation:
     """Return the best choice of one candidate per call, the same one every time.
 
     Args:
         problem: calls, candidates, tables.
         max_states: partial choices that are kept at a time; more of them prove more and take longer.
+        tolerance: what could only be better by so little, as a share of the step, is not looked at.
 
     Raises:
         PlanError: when the tables do not fit together.
@@ -58,7 +59,7 @@ def allocate(problem: AllocationProblem, max_states: int = 200_000) -> Allocatio
     kept = _without_dominated(problem)
     small = _restricted(problem, kept)
     best = _descended(small)
-    choice, bound_s = _branched(small, best, max_states)
+    choice, bound_s = _branched(small, best, max_states, 1.0 - tolerance)
     if not choice:
         return Allocation({}, np.inf, np.inf)
     step_s = float(small.step_s({name: np.array([i]) for name, i in choice.items()})[0])
@@ -194,18 +195,18 @@ def _best_of(problem: AllocationProblem, choices: Choices, best: _Best) -> _Best
     return None
 
 
-def _branched(problem: AllocationProblem, best: _Best, max_states: int) -> tuple[dict[str, int], float]:
-    """Return the best choice and a bound on all others."""
+def _branched(problem: AllocationProblem, best: _Best, max_states: int, within: float) -> tuple[dict[str, int], float]:
+    """Return the best choice and a bound on all others; only what is below ``within`` of the best goes on."""
     order = _order(problem)
     states: dict[str, Ints] = {}
     put_aside_s = np.inf
     for depth, call in enumerate(order):
-        states, best = _expanded(problem, states, call, best, is_last=depth == len(order) - 1)
+        states, best = _expanded(problem, states, call, best, within, is_last=depth == len(order) - 1)
         if not states or not len(next(iter(states.values()))):
             break
         states, dropped_s = _kept_best(problem, states, max_states)
         put_aside_s = min(put_aside_s, dropped_s)
-    return best.choice, min(best.step_s, put_aside_s)
+    return best.choice, min(best.step_s * within, put_aside_s)
 
 
 def _order(problem: AllocationProblem) -> list[Call]:
@@ -214,7 +215,7 @@ def _order(problem: AllocationProblem) -> list[Call]:
 
 
 def _expanded(
-    problem: AllocationProblem, states: Choices, call: Call, best: _Best, *, is_last: bool
+    problem: AllocationProblem, states: Choices, call: Call, best: _Best, within: float, *, is_last: bool
 ) -> tuple[dict[str, Ints], _Best]:
     """Return every state with every candidate of ``call`` that may still beat ``best``."""
     rows = np.arange(len(next(iter(states.values())))) if states else np.zeros(1, np.int64)
@@ -226,7 +227,7 @@ def _expanded(
         if is_last:
             best = _best_of(problem, choices, best) or best
         else:
-            parts.append(_fitting(problem, choices, best.step_s))
+            parts.append(_fitting(problem, choices, best.step_s * within))
     if is_last or not parts:
         return {}, best
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, best

@@ -1,0 +1,196 @@
+"""A structure on a machine as an allocation problem: calls, candidates on places, and the weights between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rpeg.graph.stage import StageKind
+from rpeg.hardware.topology import System
+from rpeg.perf.demand import Demand
+from rpeg.perf.software import Software
+from rpeg.perf.workload import Workload
+from rpeg.search.allocation import AllocationProblem, Call, Floats, Reshard
+from rpeg.search.calls import StageCall, Supply, calls_of, supplies_of
+from rpeg.search.prices import Pin, Row, call_rows
+from rpeg.search.space import Place, places_of
+from rpeg.search.structures import Structure
+from rpeg.shapes.parameters import num_parameters
+
+__all__ = ["Candidates", "Market", "Posed", "pose"]
+
+_WEIGHT_BYTES = 2.0
+"""Of a weight as it is sent to a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The rows of a call on the places where it may run, in the order of the allocation's candidates."""
+
+    places: tuple[Place, ...]
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        """Return the number of candidates."""
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Market:
+    """What a search has to choose from: a machine, a software, a workload, and what the user has fixed."""
+
+    system: System
+    software: Software
+    workload: Workload
+    pins: Mapping[str, Pin]
+    """By call."""
+    regions: Mapping[str, str]
+    """By call, the only place where it may run."""
+    _rows: dict[object, tuple[Row, ...]]
+    """What was priced before: structures have most of their calls in common."""
+
+    @classmethod
+    def of(
+        cls,
+        system: System,
+        software: Software,
+        workload: Workload,
+        pins: Mapping[str, Pin] | None = None,
+        regions: Mapping[str, str] | None = None,
+    ) -> Market:
+        """Return a market where nothing has been priced yet."""
+        return cls(system, software, workload, pins or {}, regions or {}, {})
+
+    def candidates(self, structure: Structure, call: StageCall, demands: Mapping[str, Demand]) -> Candidates:
+        """Return what a call of a structure has to choose from."""
+        places, rows = list[Place](), list[Row]()
+        for place in self._places(call):
+            for row in self._priced(structure, call, demands, place):
+                places.append(place)
+                rows.append(row)
+        return Candidates(tuple(places), tuple(rows))
+
+    def _places(self, call: StageCall) -> Sequence[Place]:
+        wanted = self.regions.get(call.name)
+        found = places_of(self.system)
+        return found if wanted is None else [place for place in found if place.where == wanted]
+
+    def _priced(
+        self, structure: Structure, call: StageCall, demands: Mapping[str, Demand], place: Place
+    ) -> tuple[Row, ...]:
+        graph = structure.graph
+        asked = tuple((demands[name], graph.firings(name)) for name in call.stages)
+        key = (place.kind, call.kind, call.trains, self.pins.get(call.name), asked)
+        if key not in self._rows:
+            pin = self.pins.get(call.name)
+            self._rows[key] = call_rows(graph, call, demands, place.system, self.software, pin=pin)
+        return self._rows[key]
+
+
+@dataclass(frozen=True, eq=False)
+class Posed:
+    """An allocation problem with what its numbers stand for."""
+
+    structure: Structure
+    calls: tuple[StageCall, ...]
+    candidates: Mapping[str, Candidates]
+    problem: AllocationProblem | None
+    """None when some call fits nowhere."""
+
+    @property
+    def homeless(self) -> tuple[str, ...]:
+        """Calls that fit nowhere."""
+        return tuple(call.name for call in self.calls if not len(self.candidates[call.name]))
+
+
+def pose(structure: Structure, market: Market, demands: Mapping[str, Demand], share: float = 1.0) -> Posed:
+    """Return the allocation problem of a structure.
+
+    Args:
+        structure: what runs.
+        market: on what, and at which prices.
+        demands: of the structure's stages.
+        share: of the memory of a device that may be used.
+    """
+    calls = calls_of(structure.graph)
+    found = {call.name: market.candidates(structure, call, demands) for call in calls}
+    if not all(len(each) for each in found.values()):
+        return Posed(structure, calls, found, None)
+    places = list(places_of(market.system))
+    index = {place.devices: i for i, place in enumerate(places)}
+    supplies = [each for each in supplies_of(structure.graph, calls)]
+    supplied = {each.reader for each in supplies if not each.is_cast}
+    problem = AllocationProblem(
+        tuple(place.devices for place in places),
+        tuple(_call(call, found[call.name], index, call.name in supplied) for call in calls),
+        tuple(_reshard(each, found, market) for each in supplies),
+        market.system.device.memory_bytes * share,
+        structure.staleness,
+    )
+    return Posed(structure, calls, found, problem)
+
+
+def _call(call: StageCall, found: Candidates, index: Mapping[frozenset[int], int], is_supplied: bool) -> Call:
+    """Return a call as tables; weights that a trainer supplies are counted where they are copied."""
+    held = _column(found, "held_bytes")
+    return Call(
+        call.name,
+        np.array([index[place.devices] for place in found.places]),
+        _column(found, "seconds"),
+        np.zeros_like(held) if is_supplied else held,
+        call.after,
+        _column(found, "working_bytes"),
+        _column(found, "tail_s") if call.kind is StageKind.GENERATE else None,
+    )
+
+
+def _column(found: Candidates, name: str) -> Floats:
+    return np.array([getattr(row, name) for row in found.rows], dtype=float)
+
+
+def _reshard(supply: Supply, found: Mapping[str, Candidates], market: Market) -> Reshard:
+    """Return what it takes at least to bring updated weights to a reader, and what it keeps of them.
+
+    Through the ports of a node all of its devices together get what they lack once; inside the node it is passed on.
+    """
+    source, reader = found[supply.source], found[supply.reader]
+    is_same = _is_same(source, reader)
+    shape = market.workload.shape(supply.role)
+    parts = np.array([row.choice.tp * row.choice.pp for row in reader.rows], dtype=float)
+    wanted = np.broadcast_to(_WEIGHT_BYTES * num_parameters(shape) / parts, is_same.shape)
+    inner, outer = _ports(market.system)
+    is_near = _is_near(source, reader, market.system)
+    moved_s = wanted / inner + np.where(is_near, 0.0, wanted / (outer * market.system.levels[-1].count))
+    copies = None if supply.is_cast else np.where(is_same, 0.0, wanted)
+    return Reshard(supply.source, supply.reader, np.where(is_same, 0.0, moved_s), True, copies)
+
+
+def _is_same(source: Candidates, reader: Candidates) -> npt.NDArray[np.bool_]:
+    """Return for every pair whether the weights lie where they are wanted: the place, and every split of it."""
+    mine, theirs = ([_lie(p, r) for p, r in zip(c.places, c.rows, strict=True)] for c in (source, reader))
+    numbers = {each: i for i, each in enumerate(dict.fromkeys([*mine, *theirs]))}
+    a, b = (np.array([numbers[each] for each in some]) for some in (mine, theirs))
+    return a[:, None] == b[None, :]
+
+
+def _lie(place: Place, row: Row) -> tuple[frozenset[int], int, int, int, bool]:
+    return place.devices, row.choice.tp, row.choice.pp, row.choice.ep, row.choice.zero == 3
+
+
+def _is_near(source: Candidates, reader: Candidates, system: System) -> npt.NDArray[np.bool_]:
+    """Return for every pair whether every node that reads has all that is written."""
+    per_node = system.levels[-1].count
+    mine, theirs = ([frozenset(d // per_node for d in p.devices) for p in c.places] for c in (source, reader))
+    one = [len(nodes) == 1 for nodes in mine]
+    return np.array([[is_one and a == b for b in theirs] for a, is_one in zip(mine, one, strict=True)])
+
+
+def _ports(system: System) -> tuple[float, float]:
+    """Return bytes per second of a device inside its node and out of it."""
+    links = [level.link.bytes_per_s for level in system.levels if level.link is not None]
+    host = system.device.host.bytes_per_s
+    inner = system.levels[-1].link.bytes_per_s if system.levels[-1].link is not None else host
+    return inner, min(links, default=host)
