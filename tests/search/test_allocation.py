@@ -44,7 +44,7 @@ def test_with_staleness_the_busiest_device_counts() -> None:
     # Generate 6 s on one device, train 4 s on the other: in turn 10, one step ahead max(6, 10 / 2) = 6.
     generate, train = call("gen", [1, 0], [6, 4]), call("train", [2, 0], [4, 3], ("gen",))
     in_turn = AllocationProblem(MESHES, (generate, train))
-    ahead = AllocationProblem(MESHES, (generate, train), staleness=1)
+    ahead = AllocationProblem(MESHES, (generate, train), staleness=1, apart=frozenset({"gen"}))
     choice = {"gen": np.array([0]), "train": np.array([0])}
     assert (in_turn.step_s(choice)[0], ahead.step_s(choice)[0]) == (10, 6)
     # Both on all devices: 4 + 3 = 7 either way.
@@ -59,7 +59,7 @@ def test_a_tail_delays_what_waits_for_rows_but_not_the_devices() -> None:
     # a is on the devices until 4 and done at 7; b follows at 4; c waits for a: 7 + 1.
     assert AllocationProblem(MESHES, (a, b, c)).step_s({n: np.array([0]) for n in "abc"}).tolist() == [8]
     # A step ahead: the devices work 4 + 2 + 1 = 7 in a step, the way of 8 counts half.
-    ahead = AllocationProblem(MESHES, (a, b, c), staleness=1)
+    ahead = AllocationProblem(MESHES, (a, b, c), staleness=1, apart=frozenset("abc"))
     assert ahead.step_s({n: np.array([0]) for n in "abc"}).tolist() == [7]
 
 
@@ -98,7 +98,8 @@ def problems(draw: st.DrawFn) -> AllocationProblem:
         if rng.random() < 0.4 and a is not b
     )
     capacity, staleness = float(rng.integers(4, 20)), draw(st.integers(0, 2))
-    return AllocationProblem(meshes, tuple(calls), reshards, capacity, staleness)
+    apart = frozenset(each.name for each in calls if staleness and rng.random() < 0.5)
+    return AllocationProblem(meshes, tuple(calls), reshards, capacity, staleness, apart)
 
 
 def brute_force(problem: AllocationProblem) -> float:

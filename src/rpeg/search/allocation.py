@@ -9,8 +9,9 @@ What a choice costs is defined without freedom, so that every optimizer can be h
 * calls start in the order of the problem: a call starts when the calls it comes ``after`` have ended, their tails
   included (and what it needs from them has been resharded), and when every earlier call has left the devices it shares;
 * a reshard ``across`` steps (trained weights for the next generation) is paid by its reader before it begins;
-* the step ends when its last call has. With a staleness of k, calls of k + 1 steps are under way side by side: a step
-  then takes as long as the busiest device has work in it, or the longest way through its calls divided by k + 1.
+* the step ends when its last call has. With a staleness of k, k + 1 steps are under way side by side: a step then takes
+  as long as the busiest device has work in it, or the way through its calls divided by k + 1. Calls that stand
+  ``apart`` run between those of other steps: they wait for no device, only their work on it counts.
 
 All of this only grows when a duration does, which makes bounds on partial choices easy: see `rpeg.search.branch`.
 """
@@ -84,6 +85,8 @@ class AllocationProblem:
     """Of one device."""
     staleness: int = 0
     """Steps that may be under way beside the newest one."""
+    apart: frozenset[str] = frozenset()
+    """Calls that run between the calls of other steps: a generator that is ahead."""
 
     @cached_property
     def call_named(self) -> dict[str, Call]:
@@ -135,8 +138,9 @@ class AllocationProblem:
             start_s: Floats | float = 0.0
             for name in call.after:
                 start_s = np.maximum(start_s, done_s[name] + self._reshard_s(name, call.name, choices, across=False))
-            for earlier in self.calls[:position] if not self.staleness else ():
-                if earlier.name not in call.after and (shared := self._shares(earlier, call, choices)) is not None:
+            for earlier in self.calls[:position] if call.name not in self.apart else ():
+                is_apart = earlier.name in self.apart or earlier.name in call.after
+                if not is_apart and (shared := self._shares(earlier, call, choices)) is not None:
                     start_s = np.maximum(start_s, np.where(shared, free_s[earlier.name], 0.0))
             free_s[call.name] = start_s + own_s[call.name]
             done_s[call.name] = free_s[call.name] + self._tail_s(call, choices)
@@ -164,7 +168,7 @@ class AllocationProblem:
             else:
                 work = work + self._least_work(call)
         mean_s = work / self.num_devices
-        if not self.staleness:  # the list of starts above already keeps the calls of one device apart
+        if not self.apart and not self.staleness:  # the starts above already keep the calls of a device from each other
             return mean_s
         loads_s = np.zeros((1, self.members.shape[1]))
         for name, indices in choices.items():
@@ -247,6 +251,8 @@ def _faults(problem: AllocationProblem) -> Iterator[Fault]:
             if name not in seen:
                 yield Fault(call.name, f"comes after {name}, which is not before it in the list", "sort the calls")
         seen.add(call.name)
+    for name in sorted(problem.apart - seen):
+        yield Fault(name, "stands apart and is no call", f"there is {', '.join(problem.call_named)}")
     yield from _reshard_faults(problem)
 
 

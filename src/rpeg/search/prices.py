@@ -46,8 +46,7 @@ class Row:
     working_bytes: float
     """On the fullest device, while it runs."""
     is_hauled: bool = False
-    """Whether what it keeps waits on the host while others run."""
-    hauled_bytes: float = 0.0
+    """Whether its weights wait on the host until it runs; those of a trained model cannot, others need them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +139,11 @@ def _rows(table: LayoutTable, prices: StagePrices, columns: _Columns, memory_byt
 
 
 def _hauled(rows: list[Row], call: StageCall, place: System) -> Iterator[Row]:
-    """Yield every row with its weights on the host between its turns: they come, and if trained go back as well."""
-    if call.kind is StageKind.GENERATE:
-        return
-    ways = 2 if call.trains else 1
-    for row in rows:
-        copied_s = ways * haul_s(row.held_bytes, place)
+    """Yield every row of a pass without gradients with its weights on the host until they are needed."""
+    for row in rows if call.kind is StageKind.FORWARD else ():
         needed = row.held_bytes + row.working_bytes
-        yield replace(
-            row,
-            seconds=row.seconds + copied_s,
-            held_bytes=0.0,
-            working_bytes=needed,
-            is_hauled=True,
-            hauled_bytes=row.held_bytes,
-        )
+        seconds = row.seconds + haul_s(row.held_bytes, place)
+        yield replace(row, seconds=seconds, held_bytes=0.0, working_bytes=needed, is_hauled=True)
 
 
 def _front(rows: list[Row]) -> tuple[Row, ...]:

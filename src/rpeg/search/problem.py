@@ -64,13 +64,16 @@ class Market:
         """Return a market where nothing has been priced yet."""
         return cls(system, software, workload, pins or {}, regions or {}, {})
 
-    def candidates(self, structure: Structure, call: StageCall, demands: Mapping[str, Demand]) -> Candidates:
+    def candidates(
+        self, structure: Structure, call: StageCall, demands: Mapping[str, Demand], *, may_haul: bool
+    ) -> Candidates:
         """Return what a call of a structure has to choose from."""
         places, rows = list[Place](), list[Row]()
         for place in self._places(call):
             for row in self._priced(structure, call, demands, place):
-                places.append(place)
-                rows.append(row)
+                if may_haul or not row.is_hauled:
+                    places.append(place)
+                    rows.append(row)
         return Candidates(tuple(places), tuple(rows))
 
     def _places(self, call: StageCall) -> Sequence[Place]:
@@ -106,7 +109,12 @@ class Posed:
         return tuple(call.name for call in self.calls if not len(self.candidates[call.name]))
 
 
-def pose(structure: Structure, market: Market, demands: Mapping[str, Demand], share: float = 1.0) -> Posed:
+def pose(
+    structure: Structure,
+    market: Market,
+    demands: Mapping[str, Demand],
+    share: float = 1.0,
+) -> Posed:
     """Return the allocation problem of a structure.
 
     Args:
@@ -116,19 +124,22 @@ def pose(structure: Structure, market: Market, demands: Mapping[str, Demand], sh
         share: of the memory of a device that may be used.
     """
     calls = calls_of(structure.graph)
-    found = {call.name: market.candidates(structure, call, demands) for call in calls}
+    supplies = supplies_of(structure.graph, calls)
+    supplied = {each.reader for each in supplies if not each.is_cast}
+    found = {
+        call.name: market.candidates(structure, call, demands, may_haul=call.name not in supplied) for call in calls
+    }
     if not all(len(each) for each in found.values()):
         return Posed(structure, calls, found, None)
     places = list(places_of(market.system))
     index = {place.devices: i for i, place in enumerate(places)}
-    supplies = [each for each in supplies_of(structure.graph, calls)]
-    supplied = {each.reader for each in supplies if not each.is_cast}
     problem = AllocationProblem(
         tuple(place.devices for place in places),
         tuple(_call(call, found[call.name], index, call.name in supplied) for call in calls),
         tuple(_reshard(each, found, market) for each in supplies),
         market.system.device.memory_bytes * share,
         structure.staleness,
+        frozenset(call.name for call in calls if call.kind is StageKind.GENERATE and structure.staleness),
     )
     return Posed(structure, calls, found, problem)
 
