@@ -1,5 +1,6 @@
 """Allocation against brute force on small instances, and by hand."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -40,11 +41,11 @@ def test_memory_forces_the_slower_choice_or_none() -> None:
     assert allocate(AllocationProblem(MESHES, (a, b), capacity_bytes=5.0)).choice == {}
 
 
-def test_with_staleness_the_busiest_device_counts() -> None:
+def test_with_staleness_generators_are_ahead() -> None:
     # Generate 6 s on one device, train 4 s on the other: in turn 10, one step ahead max(6, 10 / 2) = 6.
     generate, train = call("gen", [1, 0], [6, 4]), call("train", [2, 0], [4, 3], ("gen",))
     in_turn = AllocationProblem(MESHES, (generate, train))
-    ahead = AllocationProblem(MESHES, (generate, train), staleness=1, apart=frozenset({"gen"}))
+    ahead = AllocationProblem(MESHES, (generate, train), staleness=1, ahead=frozenset({"gen"}))
     choice = {"gen": np.array([0]), "train": np.array([0])}
     assert (in_turn.step_s(choice)[0], ahead.step_s(choice)[0]) == (10, 6)
     # Both on all devices: 4 + 3 = 7 either way.
@@ -56,11 +57,15 @@ def test_with_staleness_the_busiest_device_counts() -> None:
 def test_a_tail_delays_what_waits_for_rows_but_not_the_devices() -> None:
     a = Call("a", np.array([0]), np.array([4.0]), np.zeros(1), (), None, np.array([3.0]))
     b, c = call("b", [0], [2]), call("c", [0], [1], ("a",))
+    one = {n: np.array([0]) for n in "abc"}
     # a is on the devices until 4 and done at 7; b follows at 4; c waits for a: 7 + 1.
-    assert AllocationProblem(MESHES, (a, b, c)).step_s({n: np.array([0]) for n in "abc"}).tolist() == [8]
-    # A step ahead: the devices work 4 + 2 + 1 = 7 in a step, the way of 8 counts half.
-    ahead = AllocationProblem(MESHES, (a, b, c), staleness=1, apart=frozenset("abc"))
-    assert ahead.step_s({n: np.array([0]) for n in "abc"}).tolist() == [7]
+    assert AllocationProblem(MESHES, (a, b, c)).step_s(one).tolist() == [8]
+    # A step ahead: 4 + 2 + 1 = 7 on the devices, the way of 4 + 3 + 1 counts half.
+    ahead = AllocationProblem(MESHES, (a, b, c), staleness=1, ahead=frozenset("a"))
+    assert ahead.step_s(one).tolist() == [7]
+    # Relaxed and in four parts: the devices work for 7, the way is 4 + 3 + 1/4.
+    relaxed = AllocationProblem(MESHES, (a, b, c), is_relaxed=True, parts=4)
+    assert relaxed.step_s(one).tolist() == [7.25]
 
 
 def test_working_memory_is_shared_in_turn() -> None:
@@ -98,8 +103,8 @@ def problems(draw: st.DrawFn) -> AllocationProblem:
         if rng.random() < 0.4 and a is not b
     )
     capacity, staleness = float(rng.integers(4, 20)), draw(st.integers(0, 2))
-    apart = frozenset(each.name for each in calls if staleness and rng.random() < 0.5)
-    return AllocationProblem(meshes, tuple(calls), reshards, capacity, staleness, apart)
+    ahead = frozenset(each.name for each in calls if staleness and rng.random() < 0.5)
+    return AllocationProblem(meshes, tuple(calls), reshards, capacity, staleness, ahead)
 
 
 def brute_force(problem: AllocationProblem) -> float:
@@ -134,3 +139,12 @@ def test_tables_that_do_not_fit_are_all_named() -> None:
     text = str(caught.value)
     for part in ("no number from 0", "not among the 3", "comes after c", "table of (1, 1)", "calls that are not there"):
         assert part in text
+
+
+@given(problems())
+@settings(max_examples=200, deadline=None)
+def test_a_relaxed_problem_is_a_bound(problem: AllocationProblem) -> None:
+    relaxed = replace(problem, is_relaxed=True)
+    every = np.array(list(product(*(range(len(each)) for each in problem.calls))))
+    choices = {each.name: every[:, i] for i, each in enumerate(problem.calls)}
+    assert (relaxed.step_s(choices) <= problem.step_s(choices) + 1e-9).all()

@@ -9,9 +9,13 @@ What a choice costs is defined without freedom, so that every optimizer can be h
 * calls start in the order of the problem: a call starts when the calls it comes ``after`` have ended, their tails
   included (and what it needs from them has been resharded), and when every earlier call has left the devices it shares;
 * a reshard ``across`` steps (trained weights for the next generation) is paid by its reader before it begins;
-* the step ends when its last call has. With a staleness of k, k + 1 steps are under way side by side: a step then takes
-  as long as the busiest device has work in it, or the way through its calls divided by k + 1. Calls that stand
-  ``apart`` run between those of other steps: they wait for no device, only their work on it counts.
+* the step ends when its last call has.
+
+With a staleness of k, calls that are ``ahead`` (generators) work for a later step than the others: nobody waits for
+their rows in this one, and the step is over when devices are free. But it takes at least the whole way through its
+calls divided by k + 1, and until the tail of a call that is ahead has ended, for then its weights are exchanged. A
+``relaxed`` problem only counts the work of the busiest device and that way, of which everything
+behind a call that is streamed in ``parts`` may overlap with it: no order of work can beat that, so its best is a bound.
 
 All of this only grows when a duration does, which makes bounds on partial choices easy: see `rpeg.search.branch`.
 """
@@ -85,8 +89,12 @@ class AllocationProblem:
     """Of one device."""
     staleness: int = 0
     """Steps that may be under way beside the newest one."""
-    apart: frozenset[str] = frozenset()
-    """Calls that run between the calls of other steps: a generator that is ahead."""
+    ahead: frozenset[str] = frozenset()
+    """Calls that work for a later step than the others."""
+    is_relaxed: bool = False
+    """Whether only work and ways count, whatever the order."""
+    parts: int = 1
+    """Of a relaxed problem, parts in which rows may flow from call to call."""
 
     @cached_property
     def call_named(self) -> dict[str, Call]:
@@ -132,21 +140,49 @@ class AllocationProblem:
     def step_s(self, choices: Choices) -> Floats:
         """Return the seconds of a step under each choice; where calls are undecided, a lower bound of it."""
         own_s = {call.name: self._own_s(call, choices) for call in self.calls}
+        found = [self._mean_s(choices, own_s)]
+        if self.is_relaxed:
+            found.append(self._busiest_s(choices, own_s))
+        else:
+            found.append(self._block_s(choices, own_s))
+        if self.is_relaxed or self.staleness:
+            found.append(self._way_s(choices, own_s) / (self.staleness + 1))
+        for call in self.calls:
+            if call.name in self.ahead:
+                found.append(own_s[call.name] + self._tail_s(call, choices))
+        width = max((len(indices) for indices in choices.values()), default=1)
+        return np.broadcast_to(np.max(np.stack(np.broadcast_arrays(*found)), axis=0), (width,))
+
+    def _block_s(self, choices: Choices, own_s: Mapping[str, Floats | float]) -> Floats | float:
+        """Return when the last call of a step has ended, each on its devices alone."""
         free_s: dict[str, Floats | float] = {}
         done_s: dict[str, Floats | float] = {}
         for position, call in enumerate(self.calls):
             start_s: Floats | float = 0.0
             for name in call.after:
-                start_s = np.maximum(start_s, done_s[name] + self._reshard_s(name, call.name, choices, across=False))
-            for earlier in self.calls[:position] if call.name not in self.apart else ():
-                is_apart = earlier.name in self.apart or earlier.name in call.after
-                if not is_apart and (shared := self._shares(earlier, call, choices)) is not None:
+                if name not in self.ahead:
+                    moved_s = self._reshard_s(name, call.name, choices, across=False)
+                    start_s = np.maximum(start_s, done_s[name] + moved_s)
+            for earlier in self.calls[:position]:
+                is_waited_for = earlier.name in call.after and earlier.name not in self.ahead
+                if not is_waited_for and (shared := self._shares(earlier, call, choices)) is not None:
                     start_s = np.maximum(start_s, np.where(shared, free_s[earlier.name], 0.0))
             free_s[call.name] = start_s + own_s[call.name]
-            done_s[call.name] = free_s[call.name] + self._tail_s(call, choices)
-        way_s = np.max(np.stack(np.broadcast_arrays(*done_s.values())), axis=0) / (self.staleness + 1)
-        width = max((len(indices) for indices in choices.values()), default=1)
-        return np.broadcast_to(np.maximum(way_s, self._busiest_s(choices, own_s)), (width,))
+            tail_s = 0.0 if call.name in self.ahead else self._tail_s(call, choices)
+            done_s[call.name] = free_s[call.name] + tail_s
+        return np.max(np.stack(np.broadcast_arrays(*done_s.values())), axis=0)
+
+    def _way_s(self, choices: Choices, own_s: Mapping[str, Floats | float]) -> Floats | float:
+        """Return the longest way through the calls, whatever devices they are on; streamed rows overlap on it."""
+        done_s: dict[str, Floats | float] = {}
+        for call in self.calls:
+            start_s: Floats | float = 0.0
+            for name in call.after:
+                moved_s = self._reshard_s(name, call.name, choices, across=False)
+                start_s = np.maximum(start_s, done_s[name] + moved_s / self.parts)
+            share = self.parts if call.after else 1
+            done_s[call.name] = start_s + own_s[call.name] / share + self._tail_s(call, choices)
+        return np.max(np.stack(np.broadcast_arrays(*done_s.values())), axis=0)
 
     def _tail_s(self, call: Call, choices: Choices) -> Floats | float:
         if call.tail_s is None:
@@ -159,21 +195,22 @@ class AllocationProblem:
         sources = [each.source for each in self.reshards if each.reader == call.name and each.across]
         return own_s + sum((self._reshard_s(source, call.name, choices, across=True) for source in sources), start=0.0)
 
-    def _busiest_s(self, choices: Choices, own_s: Mapping[str, Floats | float]) -> Floats | float:
-        """Return the work of the busiest device, or that of all divided by all, undecided calls at their cheapest."""
+    def _mean_s(self, choices: Choices, own_s: Mapping[str, Floats | float]) -> Floats | float:
+        """Return the work of all calls divided by all devices, undecided calls at their cheapest."""
         work: Floats | float = 0.0
         for call in self.calls:
             if call.name in choices:
                 work = work + own_s[call.name] * self.mesh_sizes[call.mesh[choices[call.name]]]
             else:
                 work = work + self._least_work(call)
-        mean_s = work / self.num_devices
-        if not self.apart and not self.staleness:  # the starts above already keep the calls of a device from each other
-            return mean_s
+        return work / self.num_devices
+
+    def _busiest_s(self, choices: Choices, own_s: Mapping[str, Floats | float]) -> Floats | float:
+        """Return the work of the busiest device, of the calls that are decided."""
         loads_s = np.zeros((1, self.members.shape[1]))
         for name, indices in choices.items():
             loads_s = loads_s + np.reshape(own_s[name], (-1, 1)) * self.members[self.call_named[name].mesh[indices]]
-        return np.maximum(mean_s, loads_s.max(axis=1))
+        return loads_s.max(axis=1)
 
     def _least_work(self, call: Call) -> float:
         return float((call.seconds * self.mesh_sizes[call.mesh]).min())
@@ -251,8 +288,8 @@ def _faults(problem: AllocationProblem) -> Iterator[Fault]:
             if name not in seen:
                 yield Fault(call.name, f"comes after {name}, which is not before it in the list", "sort the calls")
         seen.add(call.name)
-    for name in sorted(problem.apart - seen):
-        yield Fault(name, "stands apart and is no call", f"there is {', '.join(problem.call_named)}")
+    for name in sorted(problem.ahead - seen):
+        yield Fault(name, "is ahead and is no call", f"there is {', '.join(problem.call_named)}")
     yield from _reshard_faults(problem)
 
 

@@ -28,7 +28,7 @@ class StageCall:
     kind: StageKind
     role: str | None
     after: tuple[str, ...]
-    """Calls of the same step whose rows it needs."""
+    """Calls whose rows it needs, of the same step or of an older one."""
     trains: bool
     """Whether it keeps the state of an optimizer."""
 
@@ -88,12 +88,12 @@ def _feeding(graph: Graph, stage: Stage, mains: list[Stage]) -> list[Stage]:
 
 
 def _needs(graph: Graph, stage: str, owner: Mapping[str, str]) -> Iterator[str]:
-    """Yield the calls whose rows of this step reach a stage, through stages on hosts as well."""
+    """Yield the calls whose rows reach a stage, through stages on hosts as well."""
     seen, waiting = {stage}, [stage]
     while waiting:
         for read in graph.reads(waiting.pop()):
-            if read.delay or graph.is_state(read.data):
-                continue
+            if graph.is_state(read.data):
+                continue  # weights and the like: of the step before
             for writer in graph.writers(read.data):
                 if writer.stage not in seen:
                     seen.add(writer.stage)

@@ -109,12 +109,7 @@ class Posed:
         return tuple(call.name for call in self.calls if not len(self.candidates[call.name]))
 
 
-def pose(
-    structure: Structure,
-    market: Market,
-    demands: Mapping[str, Demand],
-    share: float = 1.0,
-) -> Posed:
+def pose(structure: Structure, market: Market, demands: Mapping[str, Demand], share: float = 1.0) -> Posed:
     """Return the allocation problem of a structure.
 
     Args:
@@ -133,19 +128,20 @@ def pose(
         return Posed(structure, calls, found, None)
     places = list(places_of(market.system))
     index = {place.devices: i for i, place in enumerate(places)}
+    ahead = {call.name for call in calls if call.kind is StageKind.GENERATE and structure.staleness}
     problem = AllocationProblem(
         tuple(place.devices for place in places),
         tuple(_call(call, found[call.name], index, call.name in supplied) for call in calls),
         tuple(_reshard(each, found, market) for each in supplies),
         market.system.device.memory_bytes * share,
         structure.staleness,
-        frozenset(call.name for call in calls if call.kind is StageKind.GENERATE and structure.staleness),
+        frozenset(ahead),
     )
     return Posed(structure, calls, found, problem)
 
 
 def _call(call: StageCall, found: Candidates, index: Mapping[frozenset[int], int], is_supplied: bool) -> Call:
-    """Return a call as tables; weights that a trainer supplies are counted where they are copied."""
+    """Return a call as tables; weights that a trainer supplies count where they are copied."""
     held = _column(found, "held_bytes")
     return Call(
         call.name,

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators, staleness
+from rpeg.graph.lineage import generators, lead, staleness
 from rpeg.graph.stage import StageKind
 from rpeg.transforms.base import EffectClass
 from rpeg.transforms.closure import closure
 from rpeg.transforms.registry import TRANSFORMS
+from rpeg.transforms.retime import Retime
 
 __all__ = ["LEARNING", "Structure", "structures"]
 
@@ -69,8 +70,20 @@ def structures(graph: Graph, max_staleness: int = 0, allow: Iterable[str] = ()) 
     contract = replace(graph.contract, max_staleness=bound, allowed=graph.contract.allowed | allowed | relaxes)
     names = (*_ALWAYS, *sorted(allowed - {"relax"}), *relaxes)
     found = closure(replace(graph, contract=contract), [TRANSFORMS[name] for name in names])
-    kept = (Structure(each, _staleness(each), _firings(each)) for each in found.graphs.values())
+    kept = (Structure(each, _staleness(each), _firings(each)) for each in map(_queued, found.graphs.values()))
     return tuple(each for each in kept if each.staleness <= max_staleness)
+
+
+def _queued(graph: Graph) -> Graph:
+    """Return a graph whose stale generators have the newest weights, and whose samples wait for their turn instead.
+
+    It does the same, and one version of the weights is kept where there were as many as steps in between.
+    """
+    for stage in generators(graph):
+        if (steps := lead(graph, stage.name)) > 0:
+            moved = Retime(stage.name, -steps)
+            graph = graph if moved.check(graph) else moved.apply(graph)
+    return graph
 
 
 def _staleness(graph: Graph) -> int:
