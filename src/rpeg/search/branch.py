@@ -9,7 +9,7 @@ answer is the optimum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -44,13 +44,19 @@ class Allocation:
         return 0.0 if self.step_s <= self.bound_s else 1.0 - self.bound_s / self.step_s
 
 
-def allocate(problem: AllocationProblem, max_states: int = 200_000, tolerance: float = 0.0) -> Allocation:
+def allocate(
+    problem: AllocationProblem,
+    max_states: int = 200_000,
+    tolerance: float = 0.0,
+    start: Mapping[str, int] | None = None,
+) -> Allocation:
     """Return the best choice of one candidate per call, the same one every time.
 
     Args:
         problem: calls, candidates, tables.
         max_states: partial choices that are kept at a time; more of them prove more and take longer.
         tolerance: what could only be better by so little, as a share of the step, is not looked at.
+        start: a choice that is thought to be good, to begin with instead of rules of thumb.
 
     Raises:
         PlanError: when the tables do not fit together.
@@ -58,7 +64,8 @@ def allocate(problem: AllocationProblem, max_states: int = 200_000, tolerance: f
     check_problem(problem)
     kept = _without_dominated(problem)
     small = _restricted(problem, kept)
-    best = _descended(small)
+    known = None if start is None else _known(kept, start)
+    best = _descended(small, _starts(small) if known is None else [known])
     choice, bound_s = _branched(small, best, max_states, 1.0 - tolerance)
     if not choice:
         return Allocation({}, np.inf, np.inf)
@@ -124,10 +131,17 @@ class _Best:
     step_s: float
 
 
-def _descended(problem: AllocationProblem) -> _Best:
-    """Return a good choice: from several starts, the best change of two calls at once, as long as there is one."""
+def _known(kept: Mapping[str, Ints], start: Mapping[str, int]) -> dict[str, int] | None:
+    """Return a choice among the candidates that are left, None where one of its own is not."""
+    found = {name: int(np.searchsorted(rows, start[name])) for name, rows in kept.items()}
+    is_there = all(i < len(kept[name]) and kept[name][i] == start[name] for name, i in found.items())
+    return found if is_there else None
+
+
+def _descended(problem: AllocationProblem, starts: Iterable[dict[str, int]]) -> _Best:
+    """Return a good choice: from every start, the best change of two calls at once, as long as there is one."""
     best = _Best({}, np.inf)
-    for start in _starts(problem):
+    for start in starts:
         found = _descend(problem, start)
         if found.step_s < best.step_s:
             best = found
@@ -170,9 +184,12 @@ def _best_pair(problem: AllocationProblem, pair: Sequence[Call], best: _Best) ->
 
 
 def _promising(problem: AllocationProblem, call: Call, fixed: Choices, limit_s: float) -> Ints:
-    """Return the candidates of a call that could be part of a step below the limit, however the other call runs."""
+    """Return the candidates of a call that fit and could be part of a step below the limit, whatever the other does."""
     rows = np.arange(len(call))
-    return rows[problem.step_s({**fixed, call.name: rows}) < limit_s]
+    rows = rows[problem.step_s({**fixed, call.name: rows}) < limit_s]
+    if not np.isfinite(problem.capacity_bytes) or not len(rows):
+        return rows
+    return rows[problem.held_bytes({**fixed, call.name: rows}) <= problem.capacity_bytes]
 
 
 def _chunks(rows: Ints, width: int) -> Iterator[Ints]:

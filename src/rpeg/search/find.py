@@ -150,6 +150,7 @@ class _Search:
         self._demands, _ = demands(structure.graph, market.workload)
         self.posed = pose(structure, market, self._demands)
         self.refused: list[Fault] = []
+        self._start: Mapping[str, int] | None = None
 
     def plans(self) -> list[Found]:
         """Return the plans of the best allocation, unstreamed and streamed as long as that helps."""
@@ -172,7 +173,8 @@ class _Search:
         best: Found | None = None
         for share in _SHARES:
             problem = replace(self.posed.problem, capacity_bytes=self.posed.problem.capacity_bytes * share)
-            chosen = allocate(problem, _MAX_STATES, _TOLERANCE)
+            chosen = allocate(problem, _MAX_STATES, _TOLERANCE, self._start)
+            self._start = chosen.choice or self._start
             if not chosen.choice:
                 self._note_full(share)
                 break
@@ -196,7 +198,8 @@ class _Search:
         if self.posed.problem is None:
             return np.inf
         parts = max([self._structure.firings, *(s.firings for s in self._streamed)])
-        return allocate(replace(self.posed.problem, is_relaxed=True, parts=parts), _MAX_STATES, _TOLERANCE).bound_s
+        relaxed = replace(self.posed.problem, is_relaxed=True, parts=parts)
+        return allocate(relaxed, _MAX_STATES, _TOLERANCE, self._start).bound_s
 
     def _homeless(self, name: str) -> Fault:
         text = f"fits in no layout on any part of {self._market.system.name}"

@@ -22,6 +22,8 @@ from rpeg.shapes.parameters import num_parameters
 
 __all__ = ["Candidates", "Market", "Posed", "pose"]
 
+_TOO_SLOW = 2.0
+"""A call whose work on a place takes so many times what all calls take in turn has no business there."""
 _WEIGHT_BYTES = 2.0
 """Of a weight as it is sent to a reader."""
 
@@ -67,14 +69,24 @@ class Market:
     def candidates(
         self, structure: Structure, call: StageCall, demands: Mapping[str, Demand], *, may_haul: bool
     ) -> Candidates:
-        """Return what a call of a structure has to choose from."""
+        """Return what a call of a structure has to choose from: places that are too small for it are left out."""
         places, rows = list[Place](), list[Row]()
+        whole, *_ = places_of(self.system)
+        least_work = min((r.seconds for r in self._priced(structure, call, demands, whole)), default=0.0)
         for place in self._places(call):
+            if least_work * whole.system.num_devices > _TOO_SLOW * self.turn_s(structure, demands) * len(place.devices):
+                continue
             for row in self._priced(structure, call, demands, place):
                 if may_haul or not row.is_hauled:
                     places.append(place)
                     rows.append(row)
         return Candidates(tuple(places), tuple(rows))
+
+    def turn_s(self, structure: Structure, demands: Mapping[str, Demand]) -> float:
+        """Return the seconds of a step whose calls take turns on the whole machine, each in its fastest layout."""
+        whole, *_ = places_of(self.system)
+        found = (self._priced(structure, call, demands, whole) for call in calls_of(structure.graph))
+        return sum(min((row.seconds + row.tail_s for row in rows), default=np.inf) for rows in found)
 
     def _places(self, call: StageCall) -> Sequence[Place]:
         wanted = self.regions.get(call.name)
