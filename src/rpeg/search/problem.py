@@ -184,7 +184,10 @@ def _reshard(supply: Supply, found: Mapping[str, Candidates], market: Market) ->
     is_near = _is_near(source, reader, market.system)
     moved_s = wanted / inner + np.where(is_near, 0.0, wanted / (outer * market.system.levels[-1].count))
     copies = None if supply.is_cast else np.where(is_same, 0.0, wanted)
-    return Reshard(supply.source, supply.reader, np.where(is_same, 0.0, moved_s), True, copies)
+    seconds = np.where(is_same, 0.0, moved_s)
+    if supply.is_cast:  # devices that sample and train in turn give up caches and wake graphs
+        seconds = seconds + np.where(_meet(source, reader), market.software.constants.switch_s, 0.0)
+    return Reshard(supply.source, supply.reader, seconds, True, copies)
 
 
 def _is_same(source: Candidates, reader: Candidates) -> npt.NDArray[np.bool_]:
@@ -205,6 +208,15 @@ def _is_near(source: Candidates, reader: Candidates, system: System) -> npt.NDAr
     mine, theirs = ([frozenset(d // per_node for d in p.devices) for p in c.places] for c in (source, reader))
     one = [len(nodes) == 1 for nodes in mine]
     return np.array([[is_one and a == b for b in theirs] for a, is_one in zip(mine, one, strict=True)])
+
+
+def _meet(source: Candidates, reader: Candidates) -> npt.NDArray[np.bool_]:
+    """Return for every pair whether the two have a device in common."""
+    sets = list(dict.fromkeys(place.devices for place in (*source.places, *reader.places)))
+    number = {devices: i for i, devices in enumerate(sets)}
+    common = np.array([[bool(a & b) for b in sets] for a in sets])
+    a, b = (np.array([number[place.devices] for place in each.places]) for each in (source, reader))
+    return common[a[:, None], b[None, :]]
 
 
 def _ports(system: System) -> tuple[float, float]:
