@@ -11,6 +11,7 @@ from rpeg import __version__
 from rpeg.cli.check import check
 from rpeg.cli.diff import diff
 from rpeg.cli.doctor import doctor
+from rpeg.cli.plan import plan
 from rpeg.cli.report import report
 from rpeg.cli.rewrite import rewrite
 from rpeg.cli.show import show
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, report, show, check, rewrite, diff, simulate, validate, doctor):
+for command in (train, report, plan, show, check, rewrite, diff, simulate, validate, doctor):
     app.command()(command)
 
 

@@ -13,13 +13,13 @@ from rpeg.errors import Fault
 
 __all__ = ["fill"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _BAD = object()
 """Stands for a value that has a fault, so that reading can go on and find the others."""
 _KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
 
-def fill(into: type[T], table: Mapping[str, Any]) -> tuple[T | None, list[Fault]]:
+def fill(into: type[_T], table: Mapping[str, Any]) -> tuple[_T | None, list[Fault]]:
     r"""Return an instance of the dataclass ``into`` filled from ``table``, or None with every fault.
 
     Fields are numbers, texts, booleans, tuples, ``Mapping[str, …]`` and dataclasses of these; one with a default may be
@@ -34,7 +34,7 @@ def fill(into: type[T], table: Mapping[str, Any]) -> tuple[T | None, list[Fault]
     """
     faults: list[Fault] = []
     found = _dataclass(into, table, "", faults)
-    return (None if found is _BAD else cast("T", found)), faults
+    return (None if found is _BAD else cast("_T", found)), faults
 
 
 def _value(found: object, kind: Any, where: str, faults: list[Fault]) -> object:

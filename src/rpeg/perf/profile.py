@@ -37,13 +37,14 @@ from typing import Any, Generic, Literal, TypeVar, cast, get_args
 from rpeg.errors import Fault, ProfileError
 from rpeg.perf.fill import fill
 
-__all__ = ["KINDS", "Kind", "Loaded", "Profile", "extrapolates", "profiles", "read_table"]
+__all__ = ["KINDS", "Covers", "Kind", "Loaded", "Profile", "extrapolates", "profiles", "read_table"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Kind = Literal["devices", "links", "training", "serving", "memory", "rl"]
 """What a profile is about; the name of its folder."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Covers = Mapping[str, tuple[float, float] | frozenset[str]]
+"""Ranges or names by dotted name."""
 
 _SHIPPED = files("rpeg.perf") / "profiles"
 _USERS = "RPEG_PROFILES"
@@ -74,13 +75,13 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded(Generic[T]):
+class Loaded(Generic[_T]):
     """Constants with the profile they come from."""
 
     asked: str
     """The name that was looked for."""
     profile: Profile
-    constants: T
+    constants: _T
     is_fallback: bool
     """Whether there is no profile of that name, so that the generic one of the kind has to do."""
 
@@ -112,10 +113,15 @@ def _outside(name: str, value: float | str, known: tuple[float, float] | frozens
     low, high = known
     if isinstance(value, str) or low <= value <= high:
         return ""
-    return f"{name} {value:.10g} {'below' if value < low else 'above'} {low if value < low else high:.10g}"
+    side, bound = ("below", low) if value < low else ("above", high)
+    return f"{name} {_number(value)} {side} {_number(bound)}"
 
 
-def read_table(kind: Kind, name: str, into: type[T]) -> Loaded[T]:
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == round(value, 0) else f"{value:g}"
+
+
+def read_table(kind: Kind, name: str, into: type[_T]) -> Loaded[_T]:
     """Return the constants of a profile as an instance of the dataclass ``into``.
 
     ``name`` is a file's name without its ending, one of its aliases, in any case, or the path of a TOML file. It is
@@ -125,7 +131,7 @@ def read_table(kind: Kind, name: str, into: type[T]) -> Loaded[T]:
     Raises:
         ProfileError: with every fault of the file; when a path leads nowhere; when even ``generic`` is missing.
     """
-    return cast("Loaded[T]", _read_table(kind, name, into, os.environ.get(_USERS, "")))
+    return cast("Loaded[_T]", _read_table(kind, name, into, os.environ.get(_USERS, "")))
 
 
 def profiles(kind: Kind | None = None) -> list[Profile]:
@@ -135,7 +141,7 @@ def profiles(kind: Kind | None = None) -> list[Profile]:
     return [profile for known in found for _, profile, _ in sorted(known, key=lambda entry: entry[1].name)]
 
 
-Entry = tuple[str, Profile, Mapping[str, Any]]
+_Entry = tuple[str, Profile, Mapping[str, Any]]
 
 
 @cache
@@ -149,7 +155,7 @@ def _read_table(kind: Kind, name: str, into: type[object], users: str) -> Loaded
     return Loaded(name, profile, constants, is_fallback)
 
 
-def _entry(kind: Kind, name: str, users: str) -> Entry | None:
+def _entry(kind: Kind, name: str, users: str) -> _Entry | None:
     """Return the profile of that name or path."""
     if not name.endswith(".toml"):
         wanted = name.lower()
@@ -160,7 +166,7 @@ def _entry(kind: Kind, name: str, users: str) -> Entry | None:
     return _parsed(path, kind)
 
 
-def _generic(kind: Kind, name: str, users: str) -> Entry:
+def _generic(kind: Kind, name: str, users: str) -> _Entry:
     """Return what stands in for a name without a profile."""
     entry = _entry(kind, _FALLBACK, users)
     if entry is None:
@@ -176,7 +182,7 @@ def _names(profile: Profile) -> set[str]:
 
 
 @cache
-def _known(kind: Kind, users: str) -> tuple[Entry, ...]:
+def _known(kind: Kind, users: str) -> tuple[_Entry, ...]:
     """Return the profiles of a kind, a user's first."""
     folders: list[Traversable] = [Path(users) / kind] if users else []
     folders.append(_SHIPPED / kind)
@@ -188,7 +194,7 @@ def _toml_files(folder: Traversable) -> list[Traversable]:
     return [path for path in folder.iterdir() if path.name.endswith(".toml")] if folder.is_dir() else []
 
 
-def _parsed(path: Traversable, kind: Kind) -> Entry:
+def _parsed(path: Traversable, kind: Kind) -> _Entry:
     """Return a file's place, header and other tables."""
     where = str(path)
     try:
