@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import datetime
 from json import dumps, loads
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rpeg.errors import Fault, RecipeError, RunFolderError
+from rpeg.errors import Fault, PlanError, RecipeError, RunFolderError
 
 if TYPE_CHECKING:
+    from rpeg.graph.graph import Graph
     from rpeg.observe.run_folder import RunFolder
+    from rpeg.plan.plan import Plan
     from rpeg.recipe.schema import Recipe
 
 __all__ = ["train"]
@@ -28,6 +31,7 @@ def train(
         list[str] | None, typer.Argument(help="Dotted overrides: algorithm.group_size=16", metavar="[KEY=VALUE]...")
     ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Run as this plan says, which rpeg plan --out has written.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print graph and plan, start nothing.")
@@ -53,10 +57,11 @@ def train(
         from rpeg.view.report import write_report
 
         loaded = load_recipe(Path(recipe), overrides or [])
+        graph, chosen = _planned(loaded, plan)
         if dry_run:
-            check_inputs(loaded)
+            check_inputs(loaded, lambda _: graph)
             status.stop()
-            _print_plan(loaded, as_json=json)
+            _print_plan(graph, chosen, as_json=json)
             return
 
         def open_folder() -> RunFolder:
@@ -64,7 +69,9 @@ def train(
             return _folder(run_dir, loaded.name, resume=resume)
 
         listener = LoggedView(live_view("quiet" if quiet else "json" if json else "auto"))
-        summary = run_training(loaded, open_folder, listener, write_report, resume=resume)
+        summary = run_training(
+            loaded, open_folder, listener, write_report, resume=resume, build=lambda _: graph, bind=lambda _: chosen
+        )
     if summary.status == "interrupted":
         sys.exit(130)
 
@@ -96,15 +103,43 @@ def _require_torch() -> None:
         raise RecipeError("rpeg train", [fault])
 
 
-def _print_plan(recipe: Recipe, *, as_json: bool) -> None:
-    from rpeg.graph.json import to_json
-    from rpeg.graph.text import to_text
+def _planned(recipe: Recipe, path: Path | None) -> tuple[Graph, Plan]:
+    """Return the graph and the plan to run: those of a file, else the recipe's own on this machine.
+
+    Raises:
+        PlanError: when the plan is for another algorithm than the recipe's.
+    """
     from rpeg.plan.bind import bind_local
-    from rpeg.plan.text import plan_text
     from rpeg.recipe.graph import build_graph
 
-    graph = build_graph(recipe)
-    plan = bind_local(graph)
+    own = build_graph(recipe)
+    if path is None:
+        return own, bind_local(own)
+    from rpeg.search.bundle import read_bundle
+
+    bundle = read_bundle(path)
+    graph = bundle.graph or own
+    origin = graph.history[0].before if graph.history else graph.digest()
+    if origin != _contracted(own, graph).digest() or bundle.plan.graph != graph.digest():
+        text = f"is for {graph.name} {origin[:8]}, the recipe asks for {own.name} {own.digest()[:8]}"
+        remedy = "plan this recipe with the same overrides: rpeg plan RECIPE --cluster local:2 --out plan.json"
+        raise PlanError("rpeg train", [Fault(str(path), text, remedy)])
+    return graph, bundle.plan
+
+
+def _contracted(own: Graph, other: Graph) -> Graph:
+    """Return the recipe's graph with the leave that a plan was looked for with."""
+    return replace(
+        own,
+        contract=replace(own.contract, allowed=other.contract.allowed, max_staleness=other.contract.max_staleness),
+    )
+
+
+def _print_plan(graph: Graph, plan: Plan, *, as_json: bool) -> None:
+    from rpeg.graph.json import to_json
+    from rpeg.graph.text import to_text
+    from rpeg.plan.text import plan_text
+
     if as_json:
         checked = {"event": "checked", "graph": loads(to_json(graph)), "plan": loads(plan.to_json())}
         typer.echo(dumps(checked))

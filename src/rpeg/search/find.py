@@ -51,6 +51,8 @@ class Goal:
     """By call, the only place where it may run."""
     top: int = 5
     """Plans that are returned."""
+    is_here: bool = False
+    """Whether the plans are for the engine of this machine, which gives every call one device and its own defaults."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +106,7 @@ def find_plans(
     """
     goal = goal or Goal()
     every = structures(graph, goal.max_staleness, goal.allow)
-    market = Market.of(system, software or software_for(), workload, goal.pins, goal.regions)
+    market = Market.of(system, software or software_for(), workload, goal.pins, goal.regions, is_here=goal.is_here)
     base = [each for each in every if each.firings == min(s.firings for s in every)]
     tried = [_Search(each, every, market) for each in _undominated(base)]
     plans = sorted((found for each in tried for found in each.plans()), key=lambda found: found.step_s)

@@ -17,7 +17,7 @@ from rpeg.plan.events import Arc, Event, cycle_ratio
 from rpeg.plan.fixed import DeviceGroup, GroupLayout, draw_groups
 from rpeg.plan.lower import lower
 from rpeg.plan.orders import alone, dealt, depths, in_sequence, rendezvous
-from rpeg.plan.plan import Binding, Home, Method, Plan, Residency, Transfer
+from rpeg.plan.plan import Binding, Home, Layout, Method, Plan, Residency, Transfer
 from rpeg.plan.rules import validate_plan
 from rpeg.plan.shipments import reshards
 from rpeg.plan.site import Site
@@ -76,6 +76,8 @@ def draw_plan(graph: Graph, market: Market, assigned: Sequence[Assigned]) -> Pla
     residencies = [found for each in assigned for found in _residencies(graph, each)]
     weights = tensors_of(graph, market)
     plan = draw_groups(graph, market.system, meshes, weights, dtype=market.workload.dtype, residencies=residencies)
+    if market.is_here:
+        return replace(plan, bindings=tuple(_plain(binding) for binding in plan.bindings))
     choices = {name: each.row.choice for each in assigned for name in each.call.stages}
     plan = replace(plan, bindings=tuple(_bound(graph, binding, choices) for binding in plan.bindings))
     return replace(plan, transfers=tuple(_in_buckets(graph, plan)))
@@ -86,6 +88,11 @@ def _in_buckets(graph: Graph, plan: Plan) -> Iterator[Transfer]:
     for shipment in reshards(graph, plan):
         for reader in shipment.readers:
             yield Transfer(shipment.data, reader, Method.BUCKETED, _BUCKET_BYTES)
+
+
+def _plain(binding: Binding) -> Binding:
+    """Return a binding that leaves everything but the place to the engine."""
+    return Binding(binding.stage, binding.mesh, Layout(binding.mesh))
 
 
 def _mesh_name(members: Sequence[Assigned]) -> str:

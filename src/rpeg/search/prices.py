@@ -49,7 +49,7 @@ class Row:
     """Whether its weights wait on the host until it runs; those of a trained model cannot, others need them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pin:
     """What a user has fixed about the layout of a call: ``train.tp=4``."""
 

@@ -51,6 +51,8 @@ class Market:
     """By call."""
     regions: Mapping[str, str]
     """By call, the only place where it may run."""
+    is_here: bool
+    """Whether every call has one device and the defaults of the engine."""
     _rows: dict[object, tuple[Row, ...]]
     """What was priced before: structures have most of their calls in common."""
 
@@ -62,35 +64,37 @@ class Market:
         workload: Workload,
         pins: Mapping[str, Pin] | None = None,
         regions: Mapping[str, str] | None = None,
+        *,
+        is_here: bool = False,
     ) -> Market:
         """Return a market where nothing has been priced yet."""
-        return cls(system, software, workload, pins or {}, regions or {}, {})
+        return cls(system, software, workload, pins or {}, regions or {}, is_here, {})
 
     def candidates(
         self, structure: Structure, call: StageCall, demands: Mapping[str, Demand], *, may_haul: bool
     ) -> Candidates:
         """Return what a call of a structure has to choose from: places that are too small for it are left out."""
         places, rows = list[Place](), list[Row]()
-        whole, *_ = places_of(self.system)
+        whole = max(self._places(call), key=lambda place: len(place.devices))
         least_work = min((r.seconds for r in self._priced(structure, call, demands, whole)), default=0.0)
         for place in self._places(call):
             if least_work * whole.system.num_devices > _TOO_SLOW * self.turn_s(structure, demands) * len(place.devices):
                 continue
             for row in self._priced(structure, call, demands, place):
-                if may_haul or not row.is_hauled:
+                if not row.is_hauled or (may_haul and not self.is_here):
                     places.append(place)
                     rows.append(row)
         return Candidates(tuple(places), tuple(rows))
 
     def turn_s(self, structure: Structure, demands: Mapping[str, Demand]) -> float:
-        """Return the seconds of a step whose calls take turns on the whole machine, each in its fastest layout."""
-        whole, *_ = places_of(self.system)
-        found = (self._priced(structure, call, demands, whole) for call in calls_of(structure.graph))
+        """Return the seconds of a step whose calls take turns on all they may have, each in its fastest layout."""
+        widest = ((c, max(self._places(c), key=lambda p: len(p.devices))) for c in calls_of(structure.graph))
+        found = (self._priced(structure, call, demands, place) for call, place in widest)
         return sum(min((row.seconds + row.tail_s for row in rows), default=np.inf) for rows in found)
 
     def _places(self, call: StageCall) -> Sequence[Place]:
         wanted = self.regions.get(call.name)
-        found = places_of(self.system)
+        found = [place for place in places_of(self.system) if not self.is_here or len(place.devices) == 1]
         return found if wanted is None else [place for place in found if place.where == wanted]
 
     def _priced(

@@ -79,7 +79,7 @@ def price(record: Mapping[str, str]) -> list[Priced]:
 
 def _outside(case: _Case, served: Served) -> str:
     lengths = {"prompt_tokens": case.prompt_tokens, "response_tokens": case.response_tokens}
-    return case.engine.outside(sequences=served.sequences, **lengths)
+    return case.engine.outside(case.shape, sequences=served.sequences, **lengths)
 
 
 def _is_rate(record: Mapping[str, str]) -> bool:

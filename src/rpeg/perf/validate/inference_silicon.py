@@ -34,7 +34,7 @@ def price(record: Mapping[str, str]) -> list[Priced]:
         raise Skip("the lengths of prompts and responses are not given", set=_TOKEN)
     shape, notes = _shape(record)
     served, ideal, engine, system = _served(record, shape, prompt, response)
-    outside = engine.outside(sequences=served.sequences, prompt_tokens=prompt, response_tokens=response)
+    outside = engine.outside(shape, sequences=served.sequences, prompt_tokens=prompt, response_tokens=response)
     extrapolates = ", ".join(text for text in (notes, system, outside) if text)
     predicted = {_TOKEN: (served.token_s, ideal.token_s), _FIRST: (served.first_s, ideal.first_s)}
     source = f"{record.get('backend', '')} {record.get('backend_version', '')}".strip()

@@ -18,7 +18,7 @@ from rpeg.graph.stage import StageKind
 from rpeg.hardware.topology import System
 from rpeg.perf.estimate import Estimate
 from rpeg.perf.lengths import constant
-from rpeg.perf.software import software_for
+from rpeg.perf.software import Software, software_for
 from rpeg.perf.validate.rl_row import machine_of
 from rpeg.perf.validate.rl_text import number, text_of
 from rpeg.perf.validate.row import Priced, Skip
@@ -32,12 +32,10 @@ from rpeg.plan.plan import Home, Pipeline, Plan, Recompute, Residency
 from rpeg.shapes.columns import shape_from_columns
 from rpeg.shapes.model import ModelShape
 
-__all__ = ["COLUMNS", "price"]
+__all__ = ["COLUMNS", "RealRun", "price", "run_of", "run_time"]
 
-COLUMNS = frozenset(
-    {"system", "gpus", "actor_model", "critic_model", "batch", "prompt_len", "gen_len", "metric", "value"}
-)
-SET = "ReaL-Heuristic steps"
+COLUMNS = frozenset({"gpus", "actor_model", "critic_model", "batch", "prompt_len", "gen_len", "metric", "value"})
+_SET = "ReaL-Heuristic steps"
 _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"actor_?gen|generat|rollout", ("gen",)),
     (r"critic_?train|train_?critic", ("train_critic", "update_critic")),
@@ -50,7 +48,7 @@ _MICRO_BATCHES_PER_STAGE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class RealRun:
     """A step as a row tells of it."""
 
     system: System
@@ -72,12 +70,12 @@ def price(record: Mapping[str, str]) -> list[Priced]:
         Skip: when a model or the metric is unknown.
     """
     if number(record, "value") <= 0:
-        raise Skip("no value", set=SET)
+        raise Skip("no value", set=_SET)
     try:
-        run, assumed = _run(record)
-        step_s, stages, extrapolates = _time(run)
+        run, assumed = run_of(record)
+        step_s, stages, extrapolates = run_time(run)
     except InvalidInput as error:
-        raise Skip(error.faults[0].what, set=SET) from error
+        raise Skip(error.faults[0].what, set=_SET) from error
     peak = dict(run.system.device.peak_flops)["bfloat16"] * float(number(record, "gpus"))
     ideal_s, text = _counted_flops(run) / peak, text_of(record, "metric", "stage_or_step")
     found, ideal, better = step_s, ideal_s, "low"
@@ -86,22 +84,27 @@ def price(record: Mapping[str, str]) -> list[Priced]:
     elif "step" not in text:
         names = next((names for pattern, names in _STAGES if re.search(pattern, text)), None)
         if names is None:
-            raise Skip(f"unknown metric {record.get('metric', '')!r}", set=SET)
+            raise Skip(f"unknown metric {record.get('metric', '')!r}", set=_SET)
         found = sum(stages[name] for name in names)
     name = f"{run.actor.name} with {run.critic.name}"
     said = ", ".join(filter(None, (assumed, extrapolates)))
     return [
         Priced(
-            SET, record.get("source", ""), name, number(record, "value"), found, ideal, record.get("unit", ""),
+            _SET, record.get("source", ""), name, number(record, "value"), found, ideal, record.get("unit", ""),
             better=better, extrapolates=said,
         )
     ]  # fmt: skip
 
 
-def _run(record: Mapping[str, str]) -> tuple[_Run, str]:
+def run_of(record: Mapping[str, str]) -> tuple[RealRun, str]:
+    """Return the run of a row, and what had to be assumed.
+
+    Raises:
+        Skip: when a model is unknown, or there is no batch or length.
+    """
     shapes = [shape_from_columns({"model": record.get(key, "")}) for key in ("actor_model", "critic_model")]
     if shapes[0] is None or shapes[1] is None:
-        raise Skip(f"unknown model {record.get('actor_model', '')!r} or {record.get('critic_model', '')!r}", set=SET)
+        raise Skip(f"unknown model {record.get('actor_model', '')!r} or {record.get('critic_model', '')!r}", set=_SET)
     gpus = int(number(record, "gpus"))
     system, assumed = machine_of(record, gpus)
     plan, notes = text_of(record, "plan"), text_of(record, "notes")
@@ -111,20 +114,20 @@ def _run(record: Mapping[str, str]) -> tuple[_Run, str]:
     mini = int(match[1]) if (match := re.search(r"(\d+) (?:ppo )?mini", notes)) else 4
     rows = int(number(record, "batch"))
     if not rows or not number(record, "gen_len"):
-        raise Skip("no batch or no length", set=SET)
+        raise Skip("no batch or no length", set=_SET)
     prompt = number(record, "prompt_len") or 128.0
-    run = _Run(system, shapes[0], shapes[1], tp, pp, rows, prompt, number(record, "gen_len"), mini, "float16")
+    run = RealRun(system, shapes[0], shapes[1], tp, pp, rows, prompt, number(record, "gen_len"), mini, "float16")
     return run, assumed
 
 
 @lru_cache(maxsize=256)
-def _time(run: _Run) -> tuple[float, dict[str, float], str]:
-    """Return the seconds of a step, of its calls, and what extrapolates."""
+def run_time(run: RealRun, software: Software | None = None) -> tuple[float, dict[str, float], str]:
+    """Return the seconds of a step, of its calls, and what extrapolates; with other constants if given."""
     graph = ppo(run.rows, mini_batches=run.mini_batches)
     shapes = {"actor": run.actor, "ref": run.actor, "critic": run.critic, "rm": run.critic}
     workload = Workload(shapes, constant(run.prompt_tokens), constant(run.response_tokens), run.dtype)
     plan = _plan(run, graph)
-    estimate = Estimate(graph, plan, workload, run.system, software_for("real"))
+    estimate = Estimate(graph, plan, workload, run.system, software or software_for("real"))
     period, _ = cycle_ratio(lower(graph, plan, estimate))
     stages = dict[str, float]()
     for stage in graph.stages:
@@ -133,7 +136,7 @@ def _time(run: _Run) -> tuple[float, dict[str, float], str]:
     return float(period), stages, estimate.extrapolates
 
 
-def _plan(run: _Run, graph: Graph) -> Plan:
+def _plan(run: RealRun, graph: Graph) -> Plan:
     everything = ".".join(level.name for level in run.system.levels)
     kinds = (StageKind.FORWARD, StageKind.TRAIN)
     passes = tuple(stage.name for stage in graph.stages if stage.kind in kinds)
@@ -156,7 +159,7 @@ def _plan(run: _Run, graph: Graph) -> Plan:
     return draw_groups(graph, run.system, groups, dtype=run.dtype, residencies=away)
 
 
-def _counted_flops(run: _Run) -> float:
+def _counted_flops(run: RealRun) -> float:
     """Return the operations that the source counts: of each model a pass, another or writing, and four of training."""
     length = run.prompt_tokens + run.response_tokens
     return run.rows * length * 6.0 * sum(_counted_flops_per_token(shape, length) for shape in (run.actor, run.critic))

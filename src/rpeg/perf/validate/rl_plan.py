@@ -14,7 +14,7 @@ from rpeg.graph.data import DataKind
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.perf.estimate import Estimate
-from rpeg.perf.software import software_for
+from rpeg.perf.software import Software, software_for
 from rpeg.perf.validate.rl_layouts import SideLayout
 from rpeg.perf.validate.rl_row import RlRun
 from rpeg.perf.workload import Workload
@@ -47,12 +47,12 @@ class RunTime:
 
 
 @lru_cache(maxsize=512)
-def run_time(run: RlRun) -> RunTime:
-    """Return what the model says of a run."""
+def run_time(run: RlRun, software: Software | None = None) -> RunTime:
+    """Return what the model says of a run, with the constants of its own software unless others are given."""
     prompts = _divisible(run)
     graph, workload = _graph(run, prompts), _workload(run)
     plan = _plan(run, graph)
-    estimate = Estimate(graph, plan, workload, run.system, software_for(run.software))
+    estimate = Estimate(graph, plan, workload, run.system, software or software_for(run.software))
     period, _ = cycle_ratio(lower(graph, plan, estimate))
     scale = run.prompts / prompts
     stages = {stage.name: scale * _stage_s(graph, plan, estimate, stage.name) for stage in graph.stages}

@@ -189,7 +189,7 @@ def _pairs(text: str) -> Iterator[tuple[int, int]]:
     for first, last, is_swapped in ((train, sample, False), (sample, train, True)):
         for pattern in (
             rf"{first}\s*[=:]?\s*{number}{unit}{by}{last}\s*[=:]?\s*{number}",
-            rf"{number}{unit}{first}{by}{number}{unit}{last}",
+            rf"{number}{unit}{first}{unit}{by}{number}{unit}{last}",
             rf"{number}{by}{number}{unit}{first}{by}{last}",
         ):
             for match in re.finditer(pattern, text):

@@ -13,9 +13,9 @@ from rpeg.perf.validate.row import Priced, Skip
 from rpeg.shapes.columns import shape_from_columns
 from rpeg.shapes.parameters import num_parameters
 
-__all__ = ["is_sync", "price_sync"]
+__all__ = ["is_crossing", "is_sync", "price_sync", "profile_of"]
 
-SET = "weight synchronisation"
+_SET = "weight synchronisation"
 _ITEM_BYTES = 2.0
 _SYNC = re.compile(
     r"sync(?!_mode)|refit|update_weights|weight_(?:transfer|update|push)|push_time|broadcast|reshard|resharding"
@@ -39,19 +39,19 @@ def price_sync(record: Mapping[str, str]) -> Priced:
     """
     shape = shape_from_columns(record)
     if shape is None:
-        raise Skip(f"unknown model {record.get('model', '')!r}", set=SET)
+        raise Skip(f"unknown model {record.get('model', '')!r}", set=_SET)
     system, assumed = machine_of(record, int(number(record, "gpus")) or 1)
     software = software_for(profile_of(record))
     routed_bytes = _ITEM_BYTES * routed_parameters(shape)
     dense_bytes = _ITEM_BYTES * num_parameters(shape) - routed_bytes
     constants = software.constants.publish
-    found = publish_s(dense_bytes, routed_bytes, num_tensors(shape), constants, is_crossing=_is_crossing(record))
+    found = publish_s(dense_bytes, routed_bytes, num_tensors(shape), constants, is_crossing=is_crossing(record))
     is_delta = "delta" in text_of(record, "metric")
     notes = [assumed, shape.note, software.loaded.extrapolates(), "only changed weights" if is_delta else ""]
     outer = min((level.link.bytes_per_s for level in system.levels if level.link is not None), default=25e9)
     scale = 1e3 if record.get("unit", "").strip().lower() == "ms" else 1.0
     return Priced(
-        SET,
+        _SET,
         record.get("source", ""),
         record.get("model", ""),
         number(record, "value"),
@@ -68,7 +68,7 @@ def profile_of(record: Mapping[str, str]) -> str:
     return "verl-one-step-off" if name == "verl" and "one_step" in text else name
 
 
-def _is_crossing(record: Mapping[str, str]) -> bool:
+def is_crossing(record: Mapping[str, str]) -> bool:
     """Whether shards lie on several nodes: several train, and no copies within nodes beside."""
     text = text_of(record, "parallelism")
     nodes = re.search(r"(\d+)\s*\+\s*\d+ nodes", text)

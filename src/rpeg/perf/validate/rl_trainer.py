@@ -20,14 +20,14 @@ from rpeg.shapes.model import ModelShape
 from rpeg.shapes.operations import causal_flops_per_token
 from rpeg.shapes.parameters import active_parameters, num_parameters
 
-__all__ = ["is_trainer", "price_trainer"]
+__all__ = ["Job", "is_trainer", "job_of", "price_trainer"]
 
-SET = "RL trainer"
+_SET = "RL trainer"
 _MICRO_BATCHES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """A trainer as a row tells of it."""
 
     shape: ModelShape
@@ -60,7 +60,7 @@ def price_trainer(record: Mapping[str, str]) -> Priced:
     Raises:
         Skip: when the model, the device, the length or the metric is unknown.
     """
-    job = _job(record)
+    job = job_of(record)
     seconds = _micro_batch_s(job)
     rate = job.length_tokens * job.gpus / seconds
     peak = dict(job.system.device.peak_flops)["bfloat16"]
@@ -78,23 +78,28 @@ def price_trainer(record: Mapping[str, str]) -> Priced:
     elif "time" in metric:
         found, best, better = seconds, job.length_tokens * job.gpus / ideal, "low"
     else:
-        raise Skip(f"unknown metric {record.get('metric', '')!r}", set=SET)
+        raise Skip(f"unknown metric {record.get('metric', '')!r}", set=_SET)
     return Priced(
-        SET, record.get("source", ""), job.shape.name, number(record, "value"), found, best, record.get("unit", ""),
+        _SET, record.get("source", ""), job.shape.name, number(record, "value"), found, best, record.get("unit", ""),
         better=better, extrapolates=job.assumed,
     )  # fmt: skip
 
 
-def _job(record: Mapping[str, str]) -> _Job:
+def job_of(record: Mapping[str, str]) -> Job:
+    """Return the trainer that a row tells of.
+
+    Raises:
+        Skip: when the model, the device or the length is unknown.
+    """
     shape = shape_from_columns(record)
     if shape is None:
-        raise Skip(f"unknown model {record.get('model', '')!r}", set=SET)
+        raise Skip(f"unknown model {record.get('model', '')!r}", set=_SET)
     gpus = int(number(record, "gpus")) or 1
     system, assumed = machine_of(record, gpus)
     said = said_of(record)
     length = said.mean_total_tokens or said.cap_total_tokens or said.cap_tokens or said.mean_tokens
     if not length:
-        raise Skip("no length of sequences", set=SET)
+        raise Skip("no length of sequences", set=_SET)
     text = text_of(record, "parallelism", "algorithm")
     degrees = {name: int(value) for name, value in re.findall(r"(tp|cp|ep)\s*=?\s*(\d+)", text)}
     cp = min(degrees.get("cp", 1), gpus)
@@ -111,7 +116,7 @@ def _job(record: Mapping[str, str]) -> _Job:
     notes = (assumed, shape.note, software.loaded.extrapolates())
     is_adapter = "lora" in text
     is_supervised = "sft" in text
-    return _Job(
+    return Job(
         shape,
         system,
         software,
@@ -126,7 +131,7 @@ def _job(record: Mapping[str, str]) -> _Job:
     )
 
 
-def _micro_batch_s(job: _Job) -> float:
+def _micro_batch_s(job: Job) -> float:
     """Return the seconds of a micro-batch, with its share of what comes once for both of a step."""
     used, trainer = job.software.constants, job.software.trainer(job.system)
     rows = _MICRO_BATCHES * job.gpus
@@ -140,7 +145,7 @@ def _micro_batch_s(job: _Job) -> float:
     return step_s / _MICRO_BATCHES
 
 
-def _counted_flops(job: _Job) -> float:
+def _counted_flops(job: Job) -> float:
     """Return the operations per token as the source counts them.
 
     Six per parameter that is trained, four of others, and all pairs of tokens of a model as wide as its hidden states.

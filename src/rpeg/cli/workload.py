@@ -1,0 +1,134 @@
+"""What a plan is priced for: a recipe as a graph with models and lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rpeg.errors import Fault, RecipeError
+
+if TYPE_CHECKING:
+    from rpeg.graph.graph import Graph
+    from rpeg.perf.lengths import Lengths
+    from rpeg.perf.workload import Workload
+    from rpeg.recipe.schema import ModelSection, Recipe
+    from rpeg.recipe.workload import LengthSection, WorkloadRecipe
+    from rpeg.shapes.model import ModelShape
+
+__all__ = ["Task", "read_task"]
+
+_VARIATION = 0.5
+"""Spread of lengths that a training recipe says nothing of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked for."""
+
+    graph: Graph
+    workload: Workload
+    assumed: tuple[str, ...]
+    """What the recipe leaves open."""
+    has_devices: bool
+    """Whether the recipe names the machine: a recipe to train from runs here, one of a workload runs anywhere."""
+
+
+def read_task(recipe: str, overrides: Sequence[str] = (), lengths: Path | None = None) -> Task:
+    """Return the graph and the workload of a recipe.
+
+    Args:
+        recipe: of a workload, or of a training run.
+        overrides: ``KEY=VALUE``.
+        lengths: folder of a finished run whose responses are as long as these will be.
+
+    Raises:
+        RecipeError: when the recipe has faults; GraphError, ModelError, RunFolderError alike.
+    """
+    from rpeg.recipe.load import load_recipe
+    from rpeg.recipe.workload import is_workload, load_workload
+
+    seen = None if lengths is None else _seen(lengths)
+    if is_workload(Path(recipe)):
+        return _of_workload(load_workload(Path(recipe), overrides), seen)
+    return _of_training(load_recipe(Path(recipe), overrides), seen)
+
+
+def _of_workload(found: WorkloadRecipe, seen: Lengths | None) -> Task:
+    from rpeg.perf.workload import Workload
+
+    shapes = {role: _shape(name) for role, name in found.models.items()}
+    responses = seen or _lengths(found.response_tokens)
+    return Task(found.graph(), Workload(shapes, _lengths(found.prompt_tokens), responses, found.dtype), (), False)
+
+
+def _lengths(found: LengthSection) -> Lengths:
+    from rpeg.perf.workload import capped_mean
+
+    return capped_mean(found.mean, found.cv, float(found.cap or math.inf))
+
+
+def _shape(name: str) -> ModelShape:
+    """Return the shape of a model: of the catalogue, or of a folder with a configuration."""
+    from rpeg.shapes.catalog import shape_of
+    from rpeg.shapes.huggingface import read_config
+
+    return read_config(Path(name)) if Path(name).exists() else shape_of(name)
+
+
+def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
+    from rpeg.perf.workload import Workload, capped_mean
+    from rpeg.recipe.graph import build_graph
+
+    graph, longest, prompt = build_graph(recipe), recipe.sampling.max_new_tokens, recipe.data.max_prompt_tokens
+    shape, assumed = _trained_shape(recipe.model), list[str]()
+    if seen is None:
+        assumed.append(
+            f"responses of {longest / 2:g} tokens on average, half of max_new_tokens (--lengths RUN knows more)"
+        )
+    assumed.append(f"prompts of {prompt / 2:g} tokens on average, half of max_prompt_tokens")
+    responses = seen or capped_mean(longest / 2, _VARIATION, float(longest))
+    shapes = {model.name: shape for model in graph.models}
+    symbols = {"held_out": float(recipe.evaluation.prompts)}
+    prompts = capped_mean(prompt / 2, _VARIATION, float(prompt))
+    return Task(graph, Workload(shapes, prompts, responses, recipe.model.dtype, symbols), tuple(assumed), True)
+
+
+def _trained_shape(model: ModelSection) -> ModelShape:
+    from rpeg.shapes.huggingface import read_config
+
+    if model.scratch is None:
+        assert model.path is not None, "a recipe has one of the two"
+        return read_config(Path(model.path))
+    made = model.scratch
+    return read_config(
+        {
+            "model_type": made.architecture,
+            "num_hidden_layers": made.layers,
+            "hidden_size": made.hidden,
+            "num_attention_heads": made.heads,
+            "num_key_value_heads": made.kv_heads,
+            "head_dim": made.head_size,
+            "intermediate_size": made.intermediate,
+            "vocab_size": made.vocabulary,
+            "max_position_embeddings": made.max_positions,
+            "tie_word_embeddings": made.tie_embeddings,
+        }
+    )
+
+
+def _seen(folder: Path) -> Lengths:
+    """Return the lengths of the responses of a run."""
+    from rpeg.observe.json_files import read_json_lines
+    from rpeg.observe.run_folder import RunFolder
+    from rpeg.perf.lengths import empirical
+
+    path = RunFolder(folder).samples
+    rows = read_json_lines(path) if path.is_file() else []
+    lengths = (row.get("length") for row in rows if not row.get("held_out"))
+    found = [float(length) for length in lengths if isinstance(length, int)]
+    if not found:
+        raise RecipeError("--lengths", [Fault(str(folder), "has no samples", "name the folder of a finished run")])
+    return empirical(found)
