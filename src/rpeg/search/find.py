@@ -33,6 +33,9 @@ _MAX_STATES = 2_000
 _TOLERANCE = 0.005
 _NEAR_ENOUGH = 1.1
 """A plan that takes so many times what the tables said is tried again with less memory."""
+_FEW = 20_000
+_MOST_PRICED = 100
+"""Of a structure with few choices, every one that could still be better is priced in full, up to so many."""
 _SAVING = ("share_trunk", "fuse_forward", "drop_dead", "use_recorded_logprob")
 """Rewrites after which there is less to do than before."""
 
@@ -156,7 +159,7 @@ class _Search:
 
     def plans(self) -> list[Found]:
         """Return the plans of the best allocation, unstreamed and streamed as long as that helps."""
-        best = self._placed()
+        best = self._one_by_one(self._placed())
         if best is None:
             return []
         found = [best]
@@ -185,6 +188,23 @@ class _Search:
                 best = found
             if best is not None and best.step_s <= chosen.step_s * _NEAR_ENOUGH:
                 break
+        return best
+
+    def _one_by_one(self, best: Found | None) -> Found | None:
+        """Return the best plan of few choices: all that no bound rules out are priced, the most promising first."""
+        problem = self.posed.problem
+        if problem is None or problem.num_combinations > _FEW:
+            return best
+        grid = np.meshgrid(*(np.arange(len(call)) for call in problem.calls), indexing="ij")
+        choices = {call.name: indices.ravel() for call, indices in zip(problem.calls, grid, strict=True)}
+        least_s = replace(problem, is_relaxed=True).step_s(choices)
+        for i in np.argsort(problem.step_s(choices), kind="stable")[:_MOST_PRICED]:
+            if best is not None and least_s[i] >= best.step_s:
+                continue
+            chosen = Allocation({name: int(indices[i]) for name, indices in choices.items()}, 0.0, 0.0)
+            found = self._priced(self._structure, _assigned(self.posed, chosen))
+            if found is not None and (best is None or found.step_s < best.step_s):
+                best = found
         return best
 
     def _priced(self, structure: Structure, assigned: tuple[Assigned, ...]) -> Found | None:
