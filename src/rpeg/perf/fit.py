@@ -24,6 +24,10 @@ _TURN, _GROW, _SHRINK = 1.0, 2.0, 0.5
 """Steps of the simplex search."""
 _FIRST_STEP = 0.3
 """Edge of the first simplex, in natural logarithms."""
+_WEIGHINGS = 20
+"""Rounds in which the weights of measurements follow what is predicted of them."""
+_FARTHEST = 10.0
+"""By which a prediction may be off and still count for the weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +115,16 @@ def fit_sum(
 ) -> Fit:
     """Return the factors, none negative, with which parts add up to what was measured.
 
-    Least is the sum of ``(parts · factors / y - 1)²``, and of ``trust · (factor / usual - 1)²`` for every factor that
-    has a usual value: parts that always grow together are told apart by nothing else.
+    Least is the sum of ``log(f / y)²``, which is fair to both sides where measurements scatter, and of
+    ``trust · (factor / usual - 1)²`` for every factor that has a usual value: parts that always grow together are told
+    apart by nothing else.
 
     >>> fit_sum([[1.0, 1.0], [1.0, 3.0], [1.0, 5.0]], [3.0, 7.0, 11.0]).values
     (1.0, 2.0)
     >>> fit_sum([[1.0, 1.0], [1.0, 2.0]], [2.0, 1.0]).values[1]  # never below 0
     0.0
-    >>> fit_sum([[1.0, 1.0]], [4.0], usual=(1.0, 1.0)).values  # both alike
-    (1.111111111111, 1.111111111111)
+    >>> round(fit_sum([[1.0], [1.0]], [0.5, 2.0]).values[0], 6)
+    1.0
 
     Args:
         parts: seconds per row and part, with a factor of 1.
@@ -132,10 +137,23 @@ def fit_sum(
     expected = np.zeros((len(known), given.shape[1]))
     for row, (place, value) in enumerate(known):
         expected[row, place] = np.sqrt(trust) / value
-    matrix = np.vstack([given / real[:, None], expected])
-    target = np.concatenate([np.ones(len(real)), np.full(len(known), np.sqrt(trust))])
-    factors = _not_negative(matrix, target)
-    return Fit(tuple(round(float(factor), 12) for factor in factors), error_pct(given @ factors, real))
+    factors, predicted = np.zeros(given.shape[1]), real
+    for _ in range(_WEIGHINGS):
+        scale = _scale(predicted, real)
+        matrix = np.vstack([given / scale[:, None], expected])
+        factors = _not_negative(matrix, np.concatenate([real / scale, np.full(len(known), np.sqrt(trust))]))
+        predicted = given @ factors
+    return Fit(tuple(float(f"{factor:.12g}") for factor in factors), error_pct(predicted, real))
+
+
+def _scale(predicted: Floats, real: Floats) -> Floats:
+    """Return by what differences are divided so that their squares have the slope of squared logarithms.
+
+    ``(f - y) f / log(f / y)``, the square of it; ``y`` where both are equal.
+    """
+    ratio = np.clip(predicted / real, 1.0 / _FARTHEST, _FARTHEST)
+    off = np.where(np.abs(ratio - 1.0) < 1e-6, 1.0, ratio)
+    return real * np.sqrt(np.where(off == 1.0, 1.0, (off - 1.0) * off / np.log(np.where(off == 1.0, 2.0, off))))
 
 
 def _not_negative(matrix: Floats, target: Floats) -> Floats:

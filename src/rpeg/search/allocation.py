@@ -31,10 +31,12 @@ import numpy.typing as npt
 
 from rpeg.errors import Fault, PlanError
 
-__all__ = ["AllocationProblem", "Call", "Choices", "Reshard", "check_problem"]
+__all__ = ["AllocationProblem", "Call", "Choices", "Floats", "Ints", "Reshard", "check_problem"]
 
 Floats = npt.NDArray[np.float64]
+"""A number for every choice or candidate."""
 Ints = npt.NDArray[np.int64]
+"""An index for every choice or candidate."""
 Choices = Mapping[str, Ints]
 """By call, the candidate in each of N choices; a call that is not named is undecided in all of them."""
 

@@ -98,17 +98,21 @@ def errors(rows: Sequence[Priced]) -> Errors:
 def baseline_pct(rows: Sequence[Priced]) -> tuple[float, float] | None:
     """Return the mean and the median absolute error of a constant efficiency, fitted on the rows it is judged by.
 
-    Formula: the prediction is c·i with c = median(m / i).
+    Formula: seconds and bytes are predicted as c·i with c = median(m / i); of rates, where more is better, both are
+    turned over, so that times and rates of one set have one efficiency.
 
     >>> times = [Priced("a", "b", "c", m, m, i, "s") for m, i in ((2.0, 1.0), (4.0, 2.0), (9.0, 3.0))]
     >>> [round(pct, 1) for pct in baseline_pct(times)]  # twice the ideal: 6 s instead of 9 s
     [11.1, 0.0]
     """
-    pairs = np.array([(row.measured, row.ideal) for row in rows if 0 < row.ideal < np.inf], dtype=np.float64)
-    if not len(pairs):
+    usable = [row for row in rows if 0 < row.ideal < np.inf and row.measured > 0]
+    if not usable:
         return None
-    measured, ideal = pairs.T
-    absolute = 100.0 * np.abs(float(np.median(measured / ideal)) * ideal / measured - 1.0)
+    is_rate = np.array([row.better == "high" for row in usable])
+    ratio = np.array([row.measured / row.ideal for row in usable])
+    slowness = np.where(is_rate, 1.0 / ratio, ratio)
+    constant = float(np.median(slowness))
+    absolute = 100.0 * np.abs(np.where(is_rate, slowness / constant, constant / slowness) - 1.0)
     return float(absolute.mean()), float(np.median(absolute))
 
 
