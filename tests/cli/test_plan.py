@@ -164,3 +164,17 @@ def test_examples_are_read(name: str) -> None:
     task = read_task(str(EXAMPLES / f"{name}.yaml"))
     assert task.workload.responses.mean_tokens in (pytest.approx(1024, rel=0.01), pytest.approx(4096, rel=0.01))
     assert not task.has_devices
+
+
+def test_a_plan_that_was_found_is_written_priced_and_checked(rpeg: Rpeg, folder: Path) -> None:
+    recipe = str(EXAMPLES / "arithmetic.yaml")
+    found = rpeg("plan", recipe, "--cluster", "local:2", "--staleness-max", "1", "--out", "plan.json", "--json")
+    assert found.status == 0, found.err
+    record = json.loads(found.out)
+    assert record["bound_s"] <= record["plans"][0]["step_s"]
+    again = rpeg("plan", recipe, "--cluster", "local:2", "--fixed", "plan.json", "--json")
+    assert json.loads(again.out)["step_s"] == pytest.approx(record["plans"][0]["step_s"])
+    assert rpeg("train", recipe, "--plan", "plan.json", "--dry-run").status == 0
+    other = rpeg("train", recipe, "algorithm.prompts=64", "--plan", "plan.json", "--dry-run")
+    assert other.status == 2
+    assert "the recipe asks for grpo" in other.err

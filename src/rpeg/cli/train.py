@@ -14,6 +14,8 @@ import typer
 from rpeg.errors import Fault, PlanError, RecipeError, RunFolderError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rpeg.graph.graph import Graph
     from rpeg.observe.run_folder import RunFolder
     from rpeg.plan.plan import Plan
@@ -57,11 +59,12 @@ def train(
         from rpeg.view.report import write_report
 
         loaded = load_recipe(Path(recipe), overrides or [])
-        graph, chosen = _planned(loaded, plan)
+        build, bind = _planned(loaded, plan)
         if dry_run:
-            check_inputs(loaded, lambda _: graph)
+            check_inputs(loaded, build)
             status.stop()
-            _print_plan(graph, chosen, as_json=json)
+            graph = build(loaded)
+            _print_plan(graph, bind(graph), as_json=json)
             return
 
         def open_folder() -> RunFolder:
@@ -69,9 +72,7 @@ def train(
             return _folder(run_dir, loaded.name, resume=resume)
 
         listener = LoggedView(live_view("quiet" if quiet else "json" if json else "auto"))
-        summary = run_training(
-            loaded, open_folder, listener, write_report, resume=resume, build=lambda _: graph, bind=lambda _: chosen
-        )
+        summary = run_training(loaded, open_folder, listener, write_report, resume=resume, build=build, bind=bind)
     if summary.status == "interrupted":
         sys.exit(130)
 
@@ -103,8 +104,8 @@ def _require_torch() -> None:
         raise RecipeError("rpeg train", [fault])
 
 
-def _planned(recipe: Recipe, path: Path | None) -> tuple[Graph, Plan]:
-    """Return the graph and the plan to run: those of a file, else the recipe's own on this machine.
+def _planned(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe], Graph], Callable[[Graph], Plan]]:
+    """Return what makes the graph and the plan to run: a file has both, else they are the recipe's on this machine.
 
     Raises:
         PlanError: when the plan is for another algorithm than the recipe's.
@@ -112,19 +113,18 @@ def _planned(recipe: Recipe, path: Path | None) -> tuple[Graph, Plan]:
     from rpeg.plan.bind import bind_local
     from rpeg.recipe.graph import build_graph
 
-    own = build_graph(recipe)
     if path is None:
-        return own, bind_local(own)
+        return build_graph, bind_local
     from rpeg.search.bundle import read_bundle
 
-    bundle = read_bundle(path)
+    bundle, own = read_bundle(path), build_graph(recipe)
     graph = bundle.graph or own
     origin = graph.history[0].before if graph.history else graph.digest()
     if origin != _contracted(own, graph).digest() or bundle.plan.graph != graph.digest():
         text = f"is for {graph.name} {origin[:8]}, the recipe asks for {own.name} {own.digest()[:8]}"
         remedy = "plan this recipe with the same overrides: rpeg plan RECIPE --cluster local:2 --out plan.json"
         raise PlanError("rpeg train", [Fault(str(path), text, remedy)])
-    return graph, bundle.plan
+    return (lambda _: graph), (lambda _: bundle.plan)
 
 
 def _contracted(own: Graph, other: Graph) -> Graph:
