@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rpeg.hardware.topology import System
     from rpeg.perf.step import Prediction
     from rpeg.search.find import Found
+    from rpeg.search.objective import Objective
 
 __all__ = ["plan"]
 
@@ -36,6 +37,9 @@ def plan(
     wishes: Annotated[
         list[str] | None, typer.Option("--set", help="Fix something: train.tp=4, gen.where=rack.node[0:16]. Repeat it.")
     ] = None,
+    objective: Annotated[
+        str, typer.Option(help="What is made small: step, gpu_hours, or reward (per GPU-hour).")
+    ] = "step",
     top: Annotated[int, typer.Option(min=1, help="Plans to show.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Write the best plan with its graph here (JSON).")] = None,
     fixed: Annotated[Path | None, typer.Option(help="Price this plan (JSON) instead of looking for one.")] = None,
@@ -53,7 +57,8 @@ def plan(
     if fixed is not None:
         _show_fixed(_priced(task, fixed, system, software), task, json)
         return
-    from rpeg.search.find import Goal, find_plans
+    from rpeg.search.find import Goal
+    from rpeg.search.objective import find_for
     from rpeg.search.ranking import as_json, as_text, ranked
     from rpeg.search.structures import structures
     from rpeg.search.wishes import read_wishes
@@ -62,21 +67,25 @@ def plan(
     graphs = (each.graph for each in structures(task.graph, staleness_max, allowed))
     pins, regions = read_wishes(wishes or [], graphs, system)
     used = software_for(software)
-    outcome = find_plans(
-        task.graph,
-        task.workload,
-        system,
-        Goal(staleness_max, allowed, pins, regions, top, is_here=task.has_devices),
-        used,
-    )
-    plans = ranked(outcome, task.workload, system, used)
+    goal = Goal(staleness_max, allowed, pins, regions, top, is_here=task.has_devices)
+    outcome, part = find_for(_objective(objective), task.graph, task.workload, system, goal, used)
+    plans = ranked(outcome, task.workload, part, used)
     if out is not None:
-        _write(out, plans[0].found, recipe, system.name)
+        _write(out, plans[0].found, recipe, part.name)
     if json:
         typer.echo(json_text.dumps({**as_json(outcome, plans), "assumed": task.assumed}))
         return
     typer.echo(as_text(outcome, plans))
     _say_assumed(task)
+
+
+def _objective(name: str) -> Objective:
+    from rpeg.search.objective import Objective
+
+    if name not in list(Objective):
+        fault = Fault("--objective", f"is {name!r}", f"one of {', '.join(Objective)}")
+        raise PlanError("rpeg plan", [fault])
+    return Objective(name)
 
 
 def _write(path: Path, found: Found, recipe: str, cluster: str) -> None:
