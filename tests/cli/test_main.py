@@ -22,7 +22,10 @@ def test_without_a_command_the_help_lists_all_of_them(rpeg: Rpeg) -> None:
     ended = rpeg("--help")
     assert rpeg().out.strip() == ended.out.strip()
     commands = [line.split()[1] for line in ended.out.splitlines() if line[:2] in ("│ ", "| ") and line[2:3].isalpha()]
-    assert commands == ["train", "report", "show", "check", "rewrite", "diff", "simulate", "validate", "doctor"]
+    assert commands == [
+        *("train", "report", "plan", "explain", "compare", "show", "check", "rewrite", "diff", "simulate"),
+        *("validate", "doctor"),
+    ]
 
 
 @pytest.mark.parametrize(

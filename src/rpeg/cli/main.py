@@ -9,8 +9,10 @@ import typer
 
 from rpeg import __version__
 from rpeg.cli.check import check
+from rpeg.cli.compare import compare
 from rpeg.cli.diff import diff
 from rpeg.cli.doctor import doctor
+from rpeg.cli.explain import explain
 from rpeg.cli.plan import plan
 from rpeg.cli.report import report
 from rpeg.cli.rewrite import rewrite
@@ -28,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, report, plan, show, check, rewrite, diff, simulate, validate, doctor):
+for command in (train, report, plan, explain, compare, show, check, rewrite, diff, simulate, validate, doctor):
     app.command()(command)
 
 

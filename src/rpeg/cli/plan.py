@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from rpeg.search.objective import Objective
 
 __all__ = ["plan"]
-
-_HERE = "local"
 
 
 def plan(
@@ -113,7 +112,7 @@ def _machine(task: Task, cluster: str | None) -> str:
     if cluster is not None:
         return cluster
     if task.has_devices:
-        return _HERE
+        return f"local:{os.cpu_count() or 1}"
     remedy = "name it, such as --cluster alps:256 or --cluster dgx-h100:64"
     raise PlanError("rpeg plan", [Fault("--cluster", "is missing: a workload says nothing of a machine", remedy)])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from rpeg.errors import PlanError
 from rpeg.graph.data import DataKind
@@ -113,10 +114,12 @@ def _bound(graph: Graph, binding: Binding, choices: Mapping[str, Choice]) -> Bin
     if kind not in (StageKind.FORWARD, StageKind.TRAIN):
         return replace(binding, layout=layout)
     trains = kind is StageKind.TRAIN
+    # Of a streamed firing a rank has fewer rows than when its layout was priced.
+    rows = int(graph.batch_rows / graph.firings(binding.stage) / choice.dp)
     return replace(
         binding,
         layout=layout,
-        micro_rows=Dim(str(int(choice.micro_rows))),
+        micro_rows=Dim(str(gcd(int(choice.micro_rows), max(1, rows)))),
         pipeline=choice.pipeline if trains and choice.pp > 1 else None,
         recompute=choice.recompute if trains else binding.recompute,
         pack=choice.is_packed,

@@ -75,9 +75,12 @@ class Market:
     ) -> Candidates:
         """Return what a call of a structure has to choose from: places that are too small for it are left out."""
         places, rows = list[Place](), list[Row]()
-        whole = max(self._places(call), key=lambda place: len(place.devices))
+        allowed = self._places(call)
+        if not allowed:
+            return Candidates((), ())
+        whole = max(allowed, key=lambda place: len(place.devices))
         least_work = min((r.seconds for r in self._priced(structure, call, demands, whole)), default=0.0)
-        for place in self._places(call):
+        for place in allowed:
             if least_work * whole.system.num_devices > _TOO_SLOW * self.turn_s(structure, demands) * len(place.devices):
                 continue
             for row in self._priced(structure, call, demands, place):
@@ -88,8 +91,10 @@ class Market:
 
     def turn_s(self, structure: Structure, demands: Mapping[str, Demand]) -> float:
         """Return the seconds of a step whose calls take turns on all they may have, each in its fastest layout."""
-        widest = ((c, max(self._places(c), key=lambda p: len(p.devices))) for c in calls_of(structure.graph))
-        found = (self._priced(structure, call, demands, place) for call, place in widest)
+        found = list[tuple[Row, ...]]()
+        for call in calls_of(structure.graph):
+            widest = max(self._places(call), key=lambda place: len(place.devices), default=None)
+            found.append(() if widest is None else self._priced(structure, call, demands, widest))
         return sum(min((row.seconds + row.tail_s for row in rows), default=np.inf) for rows in found)
 
     def _places(self, call: StageCall) -> Sequence[Place]:
