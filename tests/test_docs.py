@@ -23,6 +23,7 @@ from rpeg.observe.run_folder import RunFolder
 from rpeg.plan.moves.registry import MOVES
 from rpeg.plan.rules import PLAN_RULES
 from rpeg.recipe.load import load_recipe
+from rpeg.recipe.workload import is_workload, load_workload
 from rpeg.transforms.base import Rewrite
 from rpeg.transforms.registry import TRANSFORMS
 from rpeg.transforms.text import read
@@ -159,6 +160,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_example_recipes_load(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that has to be made first is stood in for by an empty one; paths start from the working directory."""
     monkeypatch.chdir(tmp_path)
+    if is_workload(recipe):
+        assert load_workload(recipe).name == recipe.stem.replace("_", "-")
+        return
     if folder := yaml.safe_load(recipe.read_text())["model"].get("path"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")
