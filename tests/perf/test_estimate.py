@@ -99,18 +99,18 @@ def test_a_plan_is_priced_again_by_looking_up() -> None:
     plan = colocated()
 
     def priced_s() -> float:
-        start_s = time.perf_counter()
+        start_s = time.process_time()
         found = estimate(GRAPH, plan)
         for binding in plan.bindings:
             found.seconds(binding.stage, binding)
-        return time.perf_counter() - start_s
+        return time.process_time() - start_s
 
     other = Workload(dict(LOAD.shapes), LOAD.prompts, LOAD.responses)  # no table knows it
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     found = Estimate(GRAPH, plan, other, SYSTEM)
     for binding in plan.bindings:
         found.seconds(binding.stage, binding)
-    first_s = time.perf_counter() - start_s
+    first_s = time.process_time() - start_s
     priced_s()
     assert min(priced_s() for _ in range(5)) < first_s / 5
 
