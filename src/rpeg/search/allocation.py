@@ -224,9 +224,20 @@ class AllocationProblem:
             call = self.call_named[name]
             members = self.members[call.mesh[indices]]
             held = held + (call.num_bytes[indices] + self._copied_bytes(name, choices))[:, None] * members
-            if call.working_bytes is not None:
+            if call.working_bytes is None:
+                continue
+            if self._works_beside(call):
+                held = held + call.working_bytes[indices, None] * members
+            else:
                 working = np.maximum(working, call.working_bytes[indices, None] * members)
         return (held + working).max(axis=1)
+
+    def _works_beside(self, call: Call) -> bool:
+        """Whether what a call needs while it runs lies there while others run: nobody waits for its tail to end.
+
+        A relaxed problem takes the best case, that there is a way to let them wait.
+        """
+        return not self.is_relaxed and call.name in self.ahead and call.tail_s is not None
 
     def _copied_bytes(self, reader: str, choices: Choices) -> Floats | float:
         """Return what a decided call holds of others' weights; nothing as long as these are undecided."""

@@ -197,6 +197,8 @@ class _Search:
             return best
         grid = np.meshgrid(*(np.arange(len(call)) for call in problem.calls), indexing="ij")
         choices = {call.name: indices.ravel() for call, indices in zip(problem.calls, grid, strict=True)}
+        fitting = np.flatnonzero(problem.held_bytes(choices) <= problem.capacity_bytes)
+        choices = {name: indices[fitting] for name, indices in choices.items()}
         least_s = replace(problem, is_relaxed=True).step_s(choices)
         for i in np.argsort(problem.step_s(choices), kind="stable")[:_MOST_PRICED]:
             if best is not None and least_s[i] >= best.step_s:

@@ -19,7 +19,7 @@ from rpeg.plan.fixed import DeviceGroup, GroupLayout, draw_groups
 from rpeg.plan.lower import lower
 from rpeg.plan.orders import alone, dealt, depths, in_sequence, rendezvous
 from rpeg.plan.plan import Binding, Home, Layout, Method, Plan, Residency, Transfer
-from rpeg.plan.rules import validate_plan
+from rpeg.plan.rules import check_plan, validate_plan
 from rpeg.plan.shipments import reshards
 from rpeg.plan.site import Site
 from rpeg.search.calls import StageCall, calls_of
@@ -142,6 +142,7 @@ def price_plan(graph: Graph, plan: Plan, market: Market) -> Priced:
     Raises:
         PlanError: with every rule that it breaks, that of memory (P4) among them.
     """
+    check_plan(graph, plan)  # what does not divide has no price
     estimate = Estimate(graph, plan, market.workload, market.system, market.software)
     best, (step_s, cycle) = plan, cycle_ratio(lower(graph, plan, estimate))
     for other in _reordered(graph, plan, market):
