@@ -50,6 +50,18 @@ CASES = [
         "model.scratch.max_positions: 256 is less than data.max_prompt_tokens 209 + sampling.max_new_tokens 48 = 257; "
         "raise it to 257, or lower one of the two",
     ),
+    (
+        ["reward.overlong_buffer_tokens=48"],
+        "reward.overlong_buffer_tokens: 48 is not less than sampling.max_new_tokens 48: every answer would be punished",
+    ),
+    (
+        ["reward.overlong_penalty=0.5"],
+        "reward.overlong_penalty: 0.5 has no effect with reward.overlong_buffer_tokens 0; remove it, or give",
+    ),
+    (
+        ["reward.processes=0", "reward.timeout_s=5"],
+        "reward.timeout_s: 5 has no effect with reward.processes 0: the worker cannot be interrupted; give at least 1",
+    ),
     (["data.task=null"], "data: neither task nor path is given; name a task (arithmetic), or give a file as path"),
     (
         ["data.task_options={min_term: 3}"],

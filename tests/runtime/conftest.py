@@ -33,7 +33,7 @@ TINY: dict[str, Any] = {
     "optimizer": {"lr": 1e-2},
     "evaluation": {"every_steps": 2, "prompts": 8},
     "run": {"steps": 4, "seed": 3, "threads": 1, "checkpoint_every_steps": 2, "device": "cpu"},
-    "reward": {"functions": [{"function": "tests.runtime.rewards:digits"}]},
+    "reward": {"functions": [{"function": "tests.runtime.rewards:digits"}], "processes": 0},
 }
 
 

@@ -17,12 +17,13 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rpeg.environments import answers
 from rpeg.environments.base import Task
@@ -31,7 +32,18 @@ from rpeg.environments.references import Reference, import_reference
 from rpeg.environments.suggest import did_you_mean
 from rpeg.errors import Fault, RewardError
 
-__all__ = ["BUILT_IN", "Failure", "Reward", "RewardSum", "Scores", "check_reward", "load_reward"]
+__all__ = [
+    "BUILT_IN",
+    "Failure",
+    "Reward",
+    "RewardSum",
+    "Scorer",
+    "Scores",
+    "check_reward",
+    "load_reward",
+    "reason_of",
+    "weighted_sums",
+]
 
 _RowScore = Callable[[Problem, str], object]
 _ListScore = Callable[[Sequence[Problem], list[str]], Iterable[object]]
@@ -181,6 +193,8 @@ class Failure:
     """The samples that could not be scored because of it."""
     reason: str
     """What was raised, with the place in the user's file."""
+    is_late: bool = False
+    """Whether it took longer than a call may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +207,8 @@ class Scores:
     """Values by function, before the weights."""
     failures: tuple[Failure, ...]
     """Calls that failed; the rows they concern are None above."""
+    slowest_s: float = 0.0
+    """Seconds of the longest call."""
 
     @property
     def num_unscorable(self) -> int:
@@ -200,8 +216,20 @@ class Scores:
         return self.totals.count(None)
 
 
+class Scorer(Protocol):
+    """Rewards that can be asked, wherever they run."""
+
+    def score(self, problems: Sequence[Problem], completions: list[str], group: int = 1) -> Scores:
+        """Return the weighted sum per sample; ``group`` samples of one prompt stand side by side."""
+        ...
+
+    def close(self) -> None:
+        """End whatever runs; nothing is asked afterwards."""
+        ...
+
+
 class RewardSum:
-    """Several rewards, each with its weight."""
+    """Several rewards, each with its weight, in this process and without a time limit."""
 
     def __init__(self, rewards: Sequence[tuple[Reward, float]]) -> None:
         """Give rewards of one name a number (``score``, ``score_2``), so that each keeps a metric of its own."""
@@ -216,22 +244,36 @@ class RewardSum:
         """The rewards by the names their values go under."""
         return {name: reward for name, (reward, _) in self._parts.items()}
 
-    def score(self, problems: Sequence[Problem], completions: list[str]) -> Scores:
+    @property
+    def weights(self) -> dict[str, float]:
+        """The factors in the sum by the same names."""
+        return {name: weight for name, (_, weight) in self._parts.items()}
+
+    def score(self, problems: Sequence[Problem], completions: list[str], group: int = 1) -> Scores:
         """Return the weighted sum per sample over the functions that have a value for it.
 
         What a function raises, a wrong count included, makes the rows of that call unscorable and is in ``failures``.
         """
         values: dict[str, list[float | None]] = {}
         failures: list[Failure] = []
+        slowest_s = 0.0
         for name, (reward, _) in self._parts.items():
+            started_s = time.monotonic()
             values[name] = _scored(name, reward, problems, completions, failures)
-        totals = [self._total({name: column[row] for name, column in values.items()}) for row in range(len(problems))]
-        return Scores(totals, values, tuple(failures))
+            slowest_s = max(slowest_s, time.monotonic() - started_s)
+        return Scores(weighted_sums(values, self.weights), values, tuple(failures), slowest_s)
 
-    def _total(self, values: Mapping[str, float | None]) -> float | None:
-        """Return the weighted sum of the values there are."""
-        there = [self._parts[name][1] * value for name, value in values.items() if value is not None]
-        return sum(there) if there else None
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
+
+def weighted_sums(values: Mapping[str, list[float | None]], weights: Mapping[str, float]) -> list[float | None]:
+    """Return per row the weighted sum of the values there are, None where there are none."""
+    totals: list[float | None] = []
+    for row in zip(*values.values(), strict=True):
+        there = [weights[name] * value for name, value in zip(values, row, strict=True) if value is not None]
+        totals.append(sum(there) if there else None)
+    return totals
 
 
 def _scored(
@@ -244,11 +286,11 @@ def _scored(
     try:
         return reward.score(problems, completions)
     except Exception as error:  # a user's function may raise anything; a run must not end for it
-        failures.append(Failure(name, tuple(problem.row_id for problem in problems), _reason(error)))
+        failures.append(Failure(name, tuple(problem.row_id for problem in problems), reason_of(error)))
         return [None] * len(problems)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """Return what was raised and where, on one line."""
     if isinstance(error, RewardError):
         return "; ".join((error.faults[0].what, error.faults[0].remedy))
@@ -256,7 +298,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
-def check_reward(rewards: RewardSum, problems: Sequence[Problem]) -> None:
+def check_reward(rewards: Scorer, problems: Sequence[Problem]) -> None:
     """Call every function on a few problems before a run, each answered with its own reference answer.
 
     Raises:

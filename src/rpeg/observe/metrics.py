@@ -33,12 +33,17 @@ METRICS: Mapping[str, Metric] = {
     "reward/mean": Metric("", "Mean reward of the step's scored samples."),
     "reward/std": Metric("", "Standard deviation of the step's rewards."),
     "reward/unscorable": Metric("count", "Samples of the step that no reward function could score."),
+    "reward/overlong": Metric("", "Mean of what was taken off rewards for answers close to the length limit."),
     "group/zero_spread": Metric("share", "Groups whose samples all had the same reward: nothing to learn."),
     "rows/trained": Metric("count", "Samples of the step that the loss learned from."),
     "rows/without_advantage": Metric(
         "count", "Samples of the step that were neither better nor worse than their group."
     ),
     "rows/unscorable": Metric("count", "Samples of the step left out of the loss because they have no reward."),
+    "rows/masked": Metric("count", "Samples of the step left out of the loss because they were cut off."),
+    "rows/truncated": Metric("count", "Samples of the step that were cut off at the length limit."),
+    "rows/reward_errors": Metric("count", "Samples for which a reward function raised or broke its promise."),
+    "rows/reward_timeouts": Metric("count", "Samples for which a reward function took too long."),
     "length/mean": Metric("tokens", "Mean response length."),
     "length/max": Metric("tokens", "Longest response."),
     "length/truncated": Metric("share", "Responses cut off at the length limit."),
@@ -62,6 +67,7 @@ METRICS: Mapping[str, Metric] = {
     "eval/length": Metric("tokens", "Mean response length on held-out problems."),
     "time/step_s": Metric("s", "Wall time of the step."),
     "time/predicted_step_s": Metric("s", "Step time that the model of the machine predicted."),
+    "time/reward_max_s": Metric("s", "Longest call of a reward function."),
     "perf/tokens_per_s": Metric("tokens/s", "Response tokens per second of wall time."),
 }
 """Every fixed key; ``time/<stage>_s`` (seconds of a stage) comes on top, one for each stage of the graph."""
@@ -71,6 +77,8 @@ def meaning(key: str) -> Metric:
     """Return what ``key`` stands for; keys that are not in `METRICS` are described from their name."""
     if key in METRICS:
         return METRICS[key]
+    if key.startswith("reward/") and key.endswith("_std"):
+        return Metric("", f"Spread of the reward function {key[len('reward/') : -len('_std')]}, before its weight.")
     if key.startswith("reward/"):
         return Metric("", f"Mean of the reward function {key[len('reward/') :]}, before its weight.")
     if key.startswith("time/") and key.endswith("_s"):

@@ -164,6 +164,30 @@ def _warmup_has_demonstrations(recipe: Recipe, _: Path) -> Iterator[Fault]:
     yield Fault("warmup", what, "remove the section; warmup=null on the command line drops it")
 
 
+@VALUE_RULES.over("reward.overlong_buffer_tokens", "sampling.max_new_tokens")
+def _overlong_buffer_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    buffer, limit = recipe.reward.overlong_buffer_tokens, recipe.sampling.max_new_tokens
+    if buffer >= limit:
+        what = f"{buffer} is not less than sampling.max_new_tokens {limit}: every answer would be punished"
+        yield Fault("reward.overlong_buffer_tokens", what, f"set it to at most {limit - 1}")
+
+
+@VALUE_RULES.over("reward.overlong_buffer_tokens", "reward.overlong_penalty")
+def _overlong_penalty_is_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    default = type(recipe.reward).model_fields["overlong_penalty"].default
+    if not recipe.reward.overlong_buffer_tokens and recipe.reward.overlong_penalty != default:
+        what = f"{recipe.reward.overlong_penalty} has no effect with reward.overlong_buffer_tokens 0"
+        yield Fault("reward.overlong_penalty", what, "remove it, or give the tokens over which the reward falls")
+
+
+@VALUE_RULES.over("reward.processes", "reward.timeout_s")
+def _time_limit_is_kept(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    default = type(recipe.reward).model_fields["timeout_s"].default
+    if not recipe.reward.processes and recipe.reward.timeout_s != default:
+        what = f"{recipe.reward.timeout_s:g} has no effect with reward.processes 0: the worker cannot be interrupted"
+        yield Fault("reward.timeout_s", what, "give at least 1 process, or remove the limit")
+
+
 @VALUE_RULES.over("algorithm.group_size")
 def _group_has_spread(recipe: Recipe, _: Path) -> Iterator[Fault]:
     if recipe.algorithm.group_size < 2:

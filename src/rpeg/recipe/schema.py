@@ -136,6 +136,14 @@ class RewardSection(Section):
     functions: Annotated[tuple[RewardItem, ...], Field(strict=False)] = ()
     """The functions; the first also says what eval/accuracy counts as right: a value of 1. Default: the task's own
     verifier, or number for a file."""
+    processes: NonNegativeInt = 2
+    """Processes that the functions run in, at the same time; 0 = in the worker itself, without a time limit."""
+    timeout_s: PositiveFloat = 30.0
+    """Longest call of a function, in seconds; its process is then killed and the answer counts as unscorable."""
+    overlong_buffer_tokens: NonNegativeInt = 0
+    """Last tokens before sampling.max_new_tokens over which the reward falls by overlong_penalty; 0 = it does not."""
+    overlong_penalty: PositiveFloat = 1.0
+    """What an answer of the full length loses."""
 
 
 class WarmupSection(Section):
@@ -180,6 +188,8 @@ class AlgorithmSection(Section):
     """Loss mean over all tokens of an update, or over each answer and then over answers."""
     kl_coefficient: NonNegativeFloat = 0.0
     """Weight of the penalty for leaving the first model; 0 = no reference model."""
+    mask_truncated: bool = False
+    """Whether answers cut off at sampling.max_new_tokens are left out of the loss; they count in the baseline."""
     correction: Literal["auto", "none", "truncated"] = Field(default="auto", validate_default=True)
     """Importance weights for answers of older weights; auto = none at staleness 0, else truncated."""
     correction_cap: Annotated[float, Field(ge=1)] = 2.0
@@ -302,7 +312,7 @@ class Recipe(Section):
         if value.functions or "data" not in info.data:
             return value
         function = "number" if info.data["data"].task is None else "task"
-        return RewardSection(functions=(RewardItem(function=function),))
+        return value.model_copy(update={"functions": (RewardItem(function=function),)})
 
     @field_validator("sampling")
     @classmethod

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from rpeg.environments import catalog
 from rpeg.environments.base import Task
 from rpeg.environments.dataset import load_file_task
-from rpeg.environments.rewards import BUILT_IN, Reward, RewardSum, load_reward
+from rpeg.environments.reward_pool import RewardPool
+from rpeg.environments.rewards import BUILT_IN, Reward, RewardSum, Scorer, load_reward
 from rpeg.errors import Fault, RewardError
 from rpeg.recipe.schema import DataSection, Recipe
 
-__all__ = ["load_rewards", "load_task"]
+__all__ = ["load_rewards", "load_task", "open_rewards"]
 
 
 def load_task(recipe: Recipe) -> Task:
@@ -58,3 +60,19 @@ def load_rewards(recipe: Recipe, task: Task) -> RewardSum:
     if faults:
         raise RewardError("reward functions", faults)
     return RewardSum(found)
+
+
+def open_rewards(recipe: Recipe) -> Scorer:
+    """Return the recipe's reward functions in processes of their own, or in this one where the recipe says so.
+
+    Raises:
+        InvalidInput: with every function that cannot be found or imported; from processes only when they are asked.
+    """
+    settings = recipe.reward
+    if not settings.processes:
+        return _own_rewards(recipe)
+    return RewardPool(partial(_own_rewards, recipe), settings.processes, settings.timeout_s)
+
+
+def _own_rewards(recipe: Recipe) -> RewardSum:
+    return load_rewards(recipe, load_task(recipe))

@@ -10,13 +10,14 @@ from typing import cast
 
 import torch
 
+from rpeg.environments.rewards import Scorer
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
-from rpeg.recipe.sources import load_rewards, load_task
+from rpeg.recipe.sources import load_task
 from rpeg.runtime.prompts import held_out_prompts
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task, Weights
@@ -32,9 +33,9 @@ _SHOWN = 16
 class Generator:
     """A sampler and the weights it may be asked to sample from."""
 
-    def __init__(self, recipe: Recipe, model: Path, version: int) -> None:
-        """Load ``model`` as the weights of ``version``."""
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, model: Path, version: int, rewards: Scorer) -> None:
+        """Load ``model`` as the weights of ``version``; held-out answers are scored by ``rewards``."""
+        self._recipe, self._rewards = recipe, rewards
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
         self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id))
@@ -44,7 +45,6 @@ class Generator:
             version: {name: p.detach().clone() for name, p in policy.named_parameters()}
         }
         task = load_task(recipe)
-        self._rewards = load_rewards(recipe, task)
         count = recipe.evaluation.prompts
         is_evaluated = recipe.evaluation.every_steps > 0
         self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean
 
-import torch
-
+from rpeg.environments.overlong import overlong_penalty
 from rpeg.environments.problem import Problem
-from rpeg.environments.rewards import Scores
+from rpeg.environments.rewards import Scorer
 from rpeg.errors import RunFault
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.advantages import group_advantages
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
-from rpeg.recipe.sources import load_rewards, load_task
+from rpeg.recipe.sources import load_task
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.verdict import Verdict
 
 __all__ = ["Judge"]
 
@@ -28,12 +27,11 @@ _SHOWN = 16
 class Judge:
     """Rewards and the baseline they are compared with."""
 
-    def __init__(self, recipe: Recipe, model: Path) -> None:
-        """Load the recipe's reward functions, and the tokenizer of ``model`` to read answers with."""
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, model: Path, rewards: Scorer) -> None:
+        """Judge by ``rewards``, reading answers with the tokenizer of ``model``."""
+        self._recipe, self._rewards = recipe, rewards
         self._tokenizer = load_tokenizer(model)
         self._task = load_task(recipe)
-        self._rewards = load_rewards(recipe, self._task)
 
     def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
         """Return what this role does, by stage kind."""
@@ -41,39 +39,54 @@ class Judge:
 
     def verify(self, task: Task) -> Outcome:
         """Give every sample a reward, NaN where no function could score it."""
+        verdict = self.judge(task.groups.tensor("row").tolist(), task.samples)
+        return self.outcome(task, verdict, task.samples)
+
+    def judge(self, problems: list[int], samples: Rows) -> Verdict:
+        """Score ``samples``, which answer the training problems of these numbers, a group each."""
         group = self._recipe.algorithm.group_size
-        asked = [self._task.train(index) for index in task.groups.tensor("row").tolist()]
-        problems = [problem for problem in asked for _ in range(group)]
-        answers = self._answers(task.samples)
-        scores = self._rewards.score(problems, answers)
-        rewards = torch.tensor(
-            [float("nan") if total is None else total for total in scores.totals], dtype=torch.float64
+        asked = [problem for index in problems for problem in [self._task.train(index)] * group]
+        answers = self._answers(samples)
+        settings, limit = self._recipe.reward, self._recipe.sampling.max_new_tokens
+        lengths = [int(mask.sum()) for mask in samples.ragged("mask").rows()]
+        penalties = [
+            settings.overlong_penalty * overlong_penalty(length, limit, settings.overlong_buffer_tokens)
+            for length in lengths
+        ]
+        return Verdict(asked, answers, self._rewards.score(asked, answers, group), penalties)
+
+    def outcome(self, task: Task, verdict: Verdict, samples: Rows) -> Outcome:
+        """Return the rewards as rows, with what is worth telling of them."""
+        rewards = verdict.rewards
+        if rewards.count(None) == len(rewards):
+            raise RunFault(f"no answer of step {task.step + 1} could be scored: {verdict.why_nothing()}")
+        shown = range(min(_SHOWN, len(rewards)) if task.firing == 0 else 0)
+        records = tuple(
+            self._record(task.step, samples, i, verdict.problems[i], verdict.answers[i], rewards[i]) for i in shown
         )
-        if scores.num_unscorable == len(problems):
-            raise RunFault(f"no answer of step {task.step + 1} could be scored: {_why(scores)}")
-        metrics = {**_lengths(task.samples), **_means(scores)}
-        shown = range(min(_SHOWN, len(problems)) if task.firing == 0 else 0)
-        records = tuple(self._record(task, i, problems[i], answers[i], scores.totals[i]) for i in shown)
-        notes = tuple(f"{f.function} could not score {len(f.row_ids)} answers: {f.reason}" for f in scores.failures)
-        rows = Rows({"reward": rewards})
-        return Outcome(rows, metrics=metrics, records=records, notes=notes, num_rows=len(problems))
+        rows = Rows({"reward": verdict.column()})
+        return Outcome(
+            rows, metrics=verdict.metrics(samples), records=records, notes=verdict.notes(), num_rows=len(rewards)
+        )
 
     def _answers(self, rows: Rows) -> list[str]:
         pairs = zip(rows.ragged("tokens").rows(), rows.ragged("mask").rows(), strict=True)
         return self._tokenizer.batch_decode([tokens[mask].tolist() for tokens, mask in pairs], skip_special_tokens=True)
 
-    def _record(self, task: Task, index: int, problem: Problem, answer: str, reward: float | None) -> dict[str, object]:
-        mask_T = task.samples.ragged("mask").rows()[index]
+    def _record(
+        self, step: int, samples: Rows, index: int, problem: Problem, answer: str, reward: float | None
+    ) -> dict[str, object]:
+        mask_T = samples.ragged("mask").rows()[index]
         return {
-            "step": task.step + 1,
+            "step": step + 1,
             "row_id": problem.row_id,
             "prompt": problem.text,
             "response": answer,
             "answer": problem.answer,
             "reward": reward,
-            "version": int(task.samples.ragged("version").rows()[index][-1]),
+            "version": int(samples.ragged("version").rows()[index][-1]),
             "length": int(mask_T.sum()),
-            "finished": bool(task.samples.tensor("finished")[index]),
+            "finished": bool(samples.tensor("finished")[index]),
             "held_out": False,
         }
 
@@ -84,20 +97,3 @@ class Judge:
         advantages, stats = group_advantages(rewards, algorithm.group_size, algorithm.std_normalise)
         advantages[~rewards.isfinite()] = float("nan")
         return Outcome(Rows({"advantage": advantages}), metrics=stats.metrics(), num_rows=len(rewards))
-
-
-def _why(scores: Scores) -> str:
-    reasons = dict.fromkeys(f"{failure.function}: {failure.reason}" for failure in scores.failures)
-    return "; ".join(reasons) or "every reward function returned None"
-
-
-def _means(scores: Scores) -> dict[str, float]:
-    """Return the mean of every function where there are several; the mean of their sum is in ``reward/mean``."""
-    found = {name: [v for v in values if v is not None] for name, values in scores.values.items()}
-    return {f"reward/{name}": fmean(values) for name, values in found.items() if values and len(found) > 1}
-
-
-def _lengths(rows: Rows) -> dict[str, float]:
-    lengths = torch.stack([mask.sum() for mask in rows.ragged("mask").rows()]).double()
-    truncated = 1.0 - float(rows.tensor("finished").double().mean())
-    return {"length/mean": float(lengths.mean()), "length/max": float(lengths.max()), "length/truncated": truncated}

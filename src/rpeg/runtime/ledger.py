@@ -100,7 +100,7 @@ def _merged(parts: list[Mapping[str, float]]) -> dict[str, float]:
 def _merge(name: str, values: list[float]) -> float:
     if name.startswith(_SUMMED):
         return sum(values)
-    return max(values) if name.endswith("max") else sum(values) / len(values)
+    return max(values) if name.endswith(("max", "max_s")) else sum(values) / len(values)
 
 
 def _seconds_by_stage(spans: list[Span]) -> dict[str, float]:

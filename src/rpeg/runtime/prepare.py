@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
 from transformers import PreTrainedTokenizerFast
 
 from rpeg.environments.base import Task
+from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import check_reward
 from rpeg.environments.rows import limited
 from rpeg.errors import Fault, InvalidInput, ModelError
@@ -21,7 +23,7 @@ from rpeg.observe.metrics import MetricsWriter
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.schema import Recipe, ScratchSection
-from rpeg.recipe.sources import load_rewards, load_task
+from rpeg.recipe.sources import load_task, open_rewards
 from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.support import unsupported
@@ -59,7 +61,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
         faults.extend(unsupported(graph))
     if task is not None:
         problems = [task.train(index) for index in range(min(_TRIED, task.size or _TRIED))]
-        attempt(lambda: check_reward(load_rewards(recipe, task), problems))
+        attempt(lambda: _check_rewards(recipe, problems))
     source = None
     if task is not None and tokenizer is not None:
         source = attempt(lambda: PromptSource(recipe, task, tokenizer))
@@ -68,6 +70,12 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
     if faults or source is None:
         raise InvalidInput(f"recipe {recipe.name}", faults)
     return source
+
+
+def _check_rewards(recipe: Recipe, problems: list[Problem]) -> None:
+    """Try every reward function where and as it will run."""
+    with closing(open_rewards(recipe)) as rewards:
+        check_reward(rewards, problems)
 
 
 def tokenizer_of(recipe: Recipe) -> PreTrainedTokenizerFast:

@@ -86,6 +86,8 @@ class Trainer:
         rows = task.samples
         advantages_N = rows.tensor("advantage").nan_to_num(0.0)
         is_scored_N = rows.tensor("advantage").isfinite()
+        is_cut_N = is_scored_N & ~rows.tensor("finished") & self._recipe.algorithm.mask_truncated
+        is_scored_N &= ~is_cut_N
         settings = self._settings()
         lengths = [int(mask.sum()) for mask in rows.ragged("mask").rows()]
         scored = [n for n, ok in zip(lengths, is_scored_N.tolist(), strict=True) if ok and n]
@@ -110,7 +112,8 @@ class Trainer:
         metrics = {
             "rows/trained": float(teaches_N.sum()),
             "rows/without_advantage": float((is_scored_N & ~teaches_N).sum()),
-            "rows/unscorable": float((~is_scored_N).sum()),
+            "rows/unscorable": float((~is_scored_N & ~is_cut_N).sum()),
+            "rows/masked": float(is_cut_N.sum()),
             **_staleness(task),
         }
         return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=_num_trained(rows))

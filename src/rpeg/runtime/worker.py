@@ -12,6 +12,7 @@ import torch
 from rpeg.graph.contract import Contract
 from rpeg.graph.stage import StageKind
 from rpeg.recipe.schema import Recipe
+from rpeg.recipe.sources import open_rewards
 from rpeg.runtime.generator import Generator
 from rpeg.runtime.judge import Judge
 from rpeg.runtime.task import Outcome, Task
@@ -49,14 +50,15 @@ class Worker:
         """Load what the bound stages need, on the thread that will use it."""
         use_threads(spec.threads, deterministic=spec.recipe.run.deterministic)
         self._methods: dict[StageKind, Callable[[Task], Outcome]] = {}
+        self._rewards = open_rewards(spec.recipe)
         self.trainer: Trainer | None = None
         if spec.kinds & {StageKind.TRAIN, StageKind.UPDATE, StageKind.FORWARD, StageKind.PUSH}:
             self.trainer = Trainer(spec.recipe, spec.contract, spec.model, spec.reference, spec.moments, spec.version)
             self._methods |= self.trainer.methods()
         if spec.kinds & {StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE}:
-            self._methods |= Generator(spec.recipe, spec.model, spec.version).methods()
+            self._methods |= Generator(spec.recipe, spec.model, spec.version, self._rewards).methods()
         if spec.kinds & {StageKind.VERIFY, StageKind.ADVANTAGE}:
-            self._methods |= Judge(spec.recipe, spec.model).methods()
+            self._methods |= Judge(spec.recipe, spec.model, self._rewards).methods()
 
     def run(self, task: Task) -> tuple[Outcome, float, float]:
         """Do one firing; return its outcome with its start and end on the monotonic clock."""
@@ -69,6 +71,10 @@ class Worker:
         """Write weights, tokenizer and optimizer state into ``folder``."""
         assert self.trainer is not None, "only the worker that trains has something to save"
         self.trainer.save(folder)
+
+    def close(self) -> None:
+        """End what was started to help."""
+        self._rewards.close()
 
 
 def use_threads(threads: int, *, deterministic: bool) -> None:

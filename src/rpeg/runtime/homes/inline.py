@@ -40,5 +40,7 @@ class InlineHome:
         """Let every thread finish its call and end."""
         for thread in self._threads.values():
             thread.shutdown(wait=True, cancel_futures=True)
+        for worker in self._workers.values():
+            worker.close()
         self._threads.clear()
         self._workers.clear()

@@ -10,17 +10,16 @@ Nothing heavy is imported before signals are set, because Ctrl-C may come while 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
 import signal
 import socket
-import sys
 import threading
 import time
 import traceback
 from contextlib import suppress
 
+from rpeg.environments.reward_process import end_with
 from rpeg.errors import RpegError, RunFault
 
 __all__ = ["BUILD", "GRACE_S", "SIGNALS", "serve"]
@@ -31,12 +30,11 @@ GRACE_S = 5.0
 """How long a call under way may still take when the worker is to end."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that a worker ignores, and that its home holds back from it until it does."""
-_PR_SET_PDEATHSIG = 1
 
 
 def serve(descriptor: int, parent: int, name: str) -> None:
     """Be the worker ``name`` of process ``parent``, called over the socket ``descriptor``."""
-    _end_with(parent)
+    end_with(parent)
     _ignore_signals()
     from rpeg.runtime.homes.messages import Packed, Received, pack, receive, send, unpack
     from rpeg.runtime.worker import Worker
@@ -71,14 +69,8 @@ def serve(descriptor: int, parent: int, name: str) -> None:
     while (received := inbox.get()) is not None:
         with suppress(ConnectionError):  # the home is gone, and None is on its way to the inbox
             send(end, answer(received))
-
-
-def _end_with(parent: int) -> None:
-    """Let the system end this process with its parent, where it can; elsewhere the end of the socket does it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(1)
+    if worker is not None:
+        worker.close()
 
 
 def _ignore_signals() -> None:

@@ -1,0 +1,92 @@
+"""What the rewards said of a batch of answers: the numbers to learn from, and what of it is worth telling."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+import torch
+from torch import Tensor
+
+from rpeg.environments.problem import Problem
+from rpeg.environments.rewards import Scores
+from rpeg.runtime.rows import Rows
+
+__all__ = ["Verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One batch, judged; one entry per sample in every list."""
+
+    problems: Sequence[Problem]
+    answers: Sequence[str]
+    scores: Scores
+    penalties: Sequence[float]
+    """What was taken off for overlong answers, as numbers of at most 0."""
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """Sums of the functions and the penalty, None where no function had a value."""
+        pairs = zip(self.scores.totals, self.penalties, strict=True)
+        return [None if total is None else total + penalty for total, penalty in pairs]
+
+    def column(self) -> Tensor:
+        """Return the rewards as float64, NaN where there is none."""
+        rewards = [float("nan") if reward is None else reward for reward in self.rewards]
+        return torch.tensor(rewards, dtype=torch.float64)
+
+    def metrics(self, samples: Rows) -> dict[str, float]:
+        """Return figures about rewards and lengths."""
+        failed = Counter[bool]()
+        for failure in self.scores.failures:
+            failed[failure.is_late] += len(failure.row_ids)
+        return {
+            "rows/reward_errors": float(failed[False]),
+            "rows/reward_timeouts": float(failed[True]),
+            "time/reward_max_s": self.scores.slowest_s,
+            **({"reward/overlong": fmean(self.penalties)} if any(self.penalties) else {}),
+            **_by_function(self.scores),
+            **_lengths(samples),
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what a user should hear of: every call that gave no value."""
+        return tuple(
+            f"{failure.function} could not score {_named(failure.row_ids)}: {failure.reason}"
+            for failure in self.scores.failures
+        )
+
+    def why_nothing(self) -> str:
+        """Return why no answer at all has a reward."""
+        reasons = dict.fromkeys(f"{failure.function}: {failure.reason}" for failure in self.scores.failures)
+        return "; ".join(reasons) or "every reward function returned None"
+
+
+def _named(row_ids: Sequence[str]) -> str:
+    """Return how many answers there are, and to which problem if it is one."""
+    different = list(dict.fromkeys(row_ids))
+    count = f"{len(row_ids)} answer{'s' if len(row_ids) > 1 else ''}"
+    return f"{count} to {different[0]}" + (f" and {len(different) - 1} other problems" if len(different) > 1 else "")
+
+
+def _by_function(scores: Scores) -> dict[str, float]:
+    """Return mean and spread of every function where there are several; those of their sum are known elsewhere."""
+    found = {name: [v for v in values if v is not None] for name, values in scores.values.items()}
+    if len(found) == 1:
+        return {}
+    means = {f"reward/{name}": fmean(values) for name, values in found.items() if values}
+    return means | {f"reward/{name}_std": pstdev(values) for name, values in found.items() if values}
+
+
+def _lengths(rows: Rows) -> dict[str, float]:
+    lengths = torch.stack([mask.sum() for mask in rows.ragged("mask").rows()]).double()
+    truncated = ~rows.tensor("finished")
+    return {
+        "length/mean": float(lengths.mean()),
+        "length/max": float(lengths.max()),
+        "length/truncated": float(truncated.double().mean()),
+        "rows/truncated": float(truncated.sum()),
+    }
