@@ -1,14 +1,19 @@
 """Fit the constants of ``src/rpeg/perf/profiles/devices`` on measured kernels and print them with their errors.
 
-Run as ``python scripts/fit_kernels.py kernels.csv``. The file has the columns of the validation set of kernels. Each
-block of constants is printed as TOML with the mean absolute percentage error on the rows it was fitted on, on shapes
-left out of the fit (a seventh at a time), and on the same kernels of the other generation.
+    python scripts/fit_kernels.py kernels.csv          # all constants
+    python scripts/fit_kernels.py kernels.csv --moved  # only: what those of products are worth on the other generation
+
+The file has the columns of the validation set of kernels. Each block of constants is printed as TOML with the mean
+absolute percentage error on the rows it was fitted on, on shapes left out of the fit (a seventh at a time), and on the
+same kernels of the other generation. What all generations share was chosen with every row in sight, so that the last
+of these is not blind; ``--moved`` fits that as well on one generation alone, and takes away one by one what else is
+known of the other.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +23,8 @@ import numpy.typing as npt
 from rpeg.hardware.naming import device_for
 from rpeg.perf import attention, gemm
 from rpeg.perf.attention import AttentionConstants, Heads
-from rpeg.perf.gemm import GemmConstants
+from rpeg.perf.chip import tiling_of
+from rpeg.perf.gemm import GemmConstants, GemmFigures
 from rpeg.perf.kernels import Kernels, dtype_of, kernels_for
 
 Array = npt.NDArray[np.float64]
@@ -28,13 +34,33 @@ FOLDS = 7
 FLOOR = 0.02
 """Errors below it hardly count: measurements repeat no better."""
 
-GEMM = ("start_s", "flops_fraction", "bandwidth_fraction", "heat_fraction")
-START_GEMM = GemmConstants(4e-6, 1.1, 0.85, 4.0, 100.0, 300.0, heat_fraction=0.1, heat_s=3e-4, cast_fraction=0.58)
-"""Sharpness, side, ramp and heat are one round number for all generations, where both agree; the cast is of float8."""
+GEMM = ("start_s", "flops_fraction", "bandwidth_fraction", "hot_fraction")
+SHARED = ("sharpness", "side_tokens", "ramp_tokens", "heat_s")
+"""One round number for all generations, where both agree."""
+START_GEMM = GemmConstants(4e-6, 0.9, 0.85, 4.0, 100.0, 300.0, heat_s=3e-4, cast_fraction=0.58)
+"""The cast is of float8."""
 PREFILL = ("prefill_start_s", "flops_fraction", "query_passes")
 DECODE = ("decode_start_s", "bandwidth_fraction", "doubling_s", "sequence_s")
 START_ATTENTION = AttentionConstants(1e-5, 0.8, 2.0, 1.2e-5, 0.9, 7e-7, 2e-6, cache_speed=3.0)
 LIMITS = {"bandwidth_fraction": 1.0}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a chip besides its data sheet."""
+
+    blocks: str = ""
+    """Whose blocks its products have; its own where empty."""
+    has_best: bool = True
+    """Whether the best product that anybody measured is known."""
+    memory_fraction: float = 1.0
+    """Of the bandwidth, what reading it has reached."""
+
+    def figures(self, own: GemmFigures) -> GemmFigures:
+        """Return the figures of a chip as far as they are known."""
+        best = own.best_flops if self.has_best else own.peak_flops
+        tiling = tiling_of(self.blocks) if self.blocks else own.tiling
+        return replace(own, best_flops=best, tiling=tiling, bytes_per_s=own.bytes_per_s * self.memory_fraction)
 
 
 @dataclass(frozen=True)
@@ -45,6 +71,7 @@ class Sweep:
     op: str
     dtype: str
     columns: dict[str, Array]
+    known: Known = Known()
 
     @property
     def seconds(self) -> Array:
@@ -64,7 +91,7 @@ class Sweep:
         """Return the seconds of all rows."""
         c = self.columns
         if isinstance(constants, GemmConstants):
-            figures = self.kernels.gemm_figures(self.dtype)
+            figures = self.known.figures(self.kernels.gemm_figures(self.dtype))
             product_s = gemm.gemm_s(c["m"], c["n"], c["k"], figures, constants)
             casts = gemm.quantise_s(c["m"], c["k"], figures, constants) if figures.input_bytes < 2 else 0.0
             return np.asarray(product_s + casts)
@@ -173,12 +200,54 @@ def report(
     print(f"# {sum(len(each.seconds) for each in sweeps)} rows: fitted {fitted} %{unseen}{moved}")
 
 
+def moved(path: str) -> None:
+    """Print what constants of one generation are worth on products of the other, the less known the further down."""
+    sweeps = [read_sweep(path, device, "gemm", "bfloat16") for device in ("A100", "H100")]
+    reads = [memory_fraction(path, device) for device in ("A100", "H100")]
+    print(f"{'fitted, on the other':70} {'A100 to H100':>14} {'H100 to A100':>14}")
+    for text, names, known in (
+        ("shared constants as chosen with both in sight", GEMM, Known()),
+        ("shared constants fitted as well", GEMM + SHARED, Known()),
+        ("and the bandwidth counted in what decoding attention reaches", GEMM + SHARED, None),
+        ("shared constants fitted as well, blocks of the first", GEMM + SHARED, "blocks"),
+        ("shared constants fitted as well, best product unknown", GEMM + SHARED, Known(has_best=False)),
+        ("shared constants fitted as well, both", GEMM + SHARED, "both"),
+    ):
+        pairs = ((0, 1), (1, 0))
+        print(f"{text:70}", *(f"{moved_text(sweeps, reads, pair, names, known):>14}" for pair in pairs))
+
+
+def moved_text(
+    sweeps: Sequence[Sweep],
+    reads: Sequence[float],
+    pair: tuple[int, int],
+    names: Sequence[str],
+    known: Known | str | None,
+) -> str:
+    """Return the errors on the first and on the second sweep of a pair, with constants fitted on the first."""
+    first = sweeps[pair[0]]
+    found: list[Sweep] = []
+    for index in pair:
+        own = Known(memory_fraction=reads[index]) if known is None else known
+        if isinstance(own, str):
+            own = Known(first.kernels.chip.tiling, has_best=own != "both")
+        found.append(replace(sweeps[index], known=own))
+    constants = fit(START_GEMM, names, found[:1])
+    return f"{mape(constants, found[:1]):.1f}, {mape(constants, found[1:]):.1f}"
+
+
+def memory_fraction(path: str, device: str) -> float:
+    """Return the share of the bandwidth that decoding attention reaches."""
+    constants = fit(START_ATTENTION, DECODE, [read_sweep(path, device, "attention_generation", "bfloat16")])
+    assert isinstance(constants, AttentionConstants)
+    return constants.bandwidth_fraction
+
+
 def main(path: str) -> None:
     """Fit everything."""
     a100, h100 = (read_sweep(path, device, "gemm", "bfloat16") for device in ("A100", "H100"))
     fp8 = read_sweep(path, "H100", "gemm", "float8")
-    cool = replace(START_GEMM, heat_fraction=0.0)
-    report("a100 gemm.bfloat16", cool, GEMM, [a100], [h100])
+    report("a100 gemm.bfloat16", START_GEMM, GEMM, [a100], [h100])
     report("h100 gemm.bfloat16", START_GEMM, GEMM, [h100], [a100])
     report("h100 gemm.float8", START_GEMM, GEMM, [fp8], [])
     report("generic gemm.bfloat16", START_GEMM, GEMM, [a100, h100], [])
@@ -190,4 +259,8 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path")
+    parser.add_argument("--moved", action="store_true", help="only how products move to the other generation")
+    options = parser.parse_args()
+    (moved if options.moved else main)(options.path)

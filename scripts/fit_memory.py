@@ -1,5 +1,8 @@
 """Fits the allocator slack of the memory profiles, the one constant of theirs that is fitted, and leaves parts out.
 
+A plan that is said to fit must fit, so the slack is no mean: it is the least with which no peak is predicted more than
+5 % too low. That of ``generic`` is the middle of those that were fitted.
+
     python scripts/fit_memory.py DATA
 
 DATA is a folder with ``memory.csv`` and, for peaks of reinforcement-learning trainers, ``rl_steps.csv``.
@@ -22,7 +25,7 @@ from rpeg.perf.validate.memory import price, price_peak
 from rpeg.perf.validate.memory_job import software_of
 
 _ALLOWED_BELOW_PCT = 5.0
-_STEPS = np.arange(0.0, 0.1501, 0.005)
+_STEPS = np.arange(0.0, 0.5001, 0.005)
 
 
 @dataclass(frozen=True)
@@ -68,27 +71,25 @@ def errors_pct(rows: list[Row], slack_share: float) -> npt.NDArray[np.float64]:
 
 
 def fitted(rows: list[Row]) -> float:
-    """Return the slack with the least mean absolute error, what is too far below counted twice."""
-
-    def loss(slack_share: float) -> float:
-        errors = errors_pct(rows, slack_share)
-        return float(np.mean(np.abs(errors) + np.maximum(0.0, -errors - _ALLOWED_BELOW_PCT)))
-
-    return float(min(_STEPS, key=lambda step: loss(float(step))))
+    """Return the least slack with which no row is predicted too far below what was measured."""
+    return float(next(step for step in _STEPS if errors_pct(rows, float(step)).min() >= -_ALLOWED_BELOW_PCT))
 
 
 def main(folder: Path) -> None:
     """Print the fit of every profile, and of every part from all others."""
     found = list(rows_of(folder))
     print(f"{'profile':12} {'left out':38} {'rows':>4} {'slack':>6} {'mean':>6} {'lowest':>7} {'highest':>7}")
+    slacks: list[float] = []
     for profile in sorted({row.profile for row in found}):
         own = [row for row in found if row.profile == profile]
-        _print(profile, "nothing", own, fitted(own))
+        slacks.append(fitted(own))
+        _print(profile, "nothing", own, slacks[-1])
         for part in sorted({row.part for row in own}):
             others = [row for row in own if row.part != part]
             _print(profile, part, [row for row in own if row.part == part], fitted(others or own))
         errors = np.array([100.0 * (row.unknown / row.measured - 1.0) for row in own])
         _line(profile, "its software", errors, float("nan"))
+    print(f"generic: slack {np.mean(slacks):.3f}")
     _formulas(folder)
 
 

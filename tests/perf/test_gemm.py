@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpeg.perf.chip import Tiling
-from rpeg.perf.gemm import GemmConstants, GemmFigures, blocks_s, gemm_s, quantise_s
+from rpeg.perf.gemm import GemmConstants, GemmFigures, blocks_s, gemm_s, heat_fraction, quantise_s
 
 ONE_BLOCK = Tiling(((128.0, 128.0),))
 FIGURES = GemmFigures(8e12, 8e12, 1e12, 4, ONE_BLOCK)
@@ -52,15 +52,30 @@ def test_narrow_weights_and_wide_outputs_count_by_their_bytes() -> None:
 
 
 def test_heat_slows_long_products_and_all_hot_ones() -> None:
-    constants, figures = (
-        replace(CONSTANTS, start_s=0.0, heat_fraction=0.25, heat_s=1e-5),
-        replace(FIGURES, bytes_per_s=1e18),
-    )
+    # The best product has four fifths of the peak, so that long arithmetic takes a quarter longer.
+    constants = replace(CONSTANTS, start_s=0.0, heat_s=1e-5)
+    figures = replace(FIGURES, best_flops=6.4e12, bytes_per_s=1e18)
+    assert heat_fraction(figures, constants) == pytest.approx(0.25)
     cold_s = float(blocks_s(512.0, 128.0, 1000.0, figures, constants))
     hot_s = gemm_s(512.0, 128.0, 1000.0, figures, constants, is_hot=True)
     assert hot_s == pytest.approx(1.25 * cold_s)
     alone_s = gemm_s(512.0, 128.0, 1000.0, figures, constants)
     assert alone_s == pytest.approx(cold_s * (1 + 0.25 * cold_s / (cold_s + constants.heat_s)))
+
+
+def test_short_arithmetic_runs_at_the_data_sheet_and_long_at_the_best_product() -> None:
+    constants = replace(CONSTANTS, start_s=0.0, hot_fraction=0.9)
+    figures = replace(FIGURES, best_flops=7.2e12, bytes_per_s=1e18)
+    flops = 2 * 512 * 128 * 1000
+    assert blocks_s(512.0, 128.0, 1000.0, figures, constants) == pytest.approx(flops / 8e12)
+    assert gemm_s(512.0, 128.0, 1000.0, figures, constants, is_hot=True) == pytest.approx(flops / (0.9 * 7.2e12))
+
+
+def test_a_chip_far_below_its_data_sheet_is_slow_when_cold_too() -> None:
+    figures = replace(FIGURES, best_flops=4e12)  # half of the peak: heat explains 1.4 of it
+    assert heat_fraction(figures, CONSTANTS) == pytest.approx(0.4)
+    assert blocks_s(512.0, 128.0, 1000.0, figures, CONSTANTS) == pytest.approx(2 * 512 * 128 * 1000 / (1.4 * 4e12))
+    assert heat_fraction(replace(FIGURES, best_flops=16e12), CONSTANTS) == 0.0
 
 
 def test_no_product_is_faster_than_the_data_sheet() -> None:

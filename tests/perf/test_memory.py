@@ -157,7 +157,7 @@ def test_training_by_hand() -> None:
     assert loss.residents["activations"] == 32 * 8192 * 2 * 4096
     assert loss.residents["logits"] == 18 * 8192 * 128256
     held = 18 * 8_030_261_248 + 32 * 8192 * 2 * 4096 + 18 * 8192 * 128256
-    assert float(loss.total) == pytest.approx(1.05 * held + 0.9 * 2**30)
+    assert float(loss.total) == pytest.approx(1.095 * held + 0.9 * 2**30)
     assert found.fullest.interval == "update"
 
 
@@ -193,7 +193,7 @@ def test_what_changes_what() -> None:
     assert total(kept=Kept.OFFLOADED) < total(kept=Kept.INPUT) < plain
     assert total(kept=Kept.INPUT, loss_pieces=16.0) < total(kept=Kept.INPUT)
     assert total(kept=Kept.INPUT, has_head=False) < total(kept=Kept.INPUT)
-    assert plain - total(is_optimizer_on_host=True) == pytest.approx(1.05 * 12 * 8_030_261_248)
+    assert plain - total(is_optimizer_on_host=True) == pytest.approx(1.095 * 12 * 8_030_261_248)
     assert total(adapter_rank=16) < plain / 2
     several = Degrees(pp=4.0)
     gpipe = total(several, num_micro_batches=16.0, pipeline=Pipeline.GPIPE)

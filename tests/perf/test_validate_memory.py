@@ -90,7 +90,7 @@ def test_peaks_of_torchtitan(notes: str, value: str) -> None:
 
 def test_gigabytes_of_allocators_are_binary() -> None:
     found = one(row(NANOTRON))
-    assert abs(error_pct(found)) < 2.0
+    assert 0.0 < error_pct(found) < 10.0
     assert one(row(NANOTRON, unit="GiB")).predicted == found.predicted
     assert one(row(NANOTRON, unit="MiB")).predicted == pytest.approx(1024 * found.predicted)
 

@@ -95,7 +95,7 @@ def generation_memory(generation: Generation, constants: MemoryConstants | None 
         >>> from rpeg.shapes.catalog import shape_of
         >>> found = generation_memory(Generation(shape_of("Llama-3.1-8B"), Degrees(), rows=64, context_tokens=4096))
         >>> {name: round(float(size) / 1e9, 1) for name, size in found.residents.items() if size}
-        {'weights': 16.1, 'keys and values': 34.4, 'pass': 0.9, 'logits': 0.1, 'allocator slack': 2.6, 'context': 1.0}
+        {'weights': 16.1, 'keys and values': 34.4, 'pass': 0.9, 'logits': 0.1, 'allocator slack': 4.9, 'context': 1.0}
     """
     used, shape, degrees = constants or MemoryConstants(), generation.shape, generation.degrees
     rows = rows_in_flight(generation.rows, degrees.pp)

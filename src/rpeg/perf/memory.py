@@ -86,7 +86,7 @@ class MemoryConstants:
     """Per logit, of all copies that live at once while the loss is made or goes backward."""
     gradient_share: float = 1.0
     """Gradients that live while a layer goes backward, of what the layer has saved."""
-    slack_share: float = 0.05
+    slack_share: float = 0.095
     """What the allocator holds beyond what is asked for."""
     gathered_bytes: float = 2.0
     """ZeRO 3: per parameter, of weights gathered for use, and of their gradients before they are summed up."""

@@ -126,7 +126,7 @@ def training_memory(training: Training, constants: MemoryConstants | None = None
         >>> job = Training(shape_of("Qwen2.5-7B"), Degrees(), tokens=4096, length_tokens=4096, kept=Kept.INPUT)
         >>> found = training_memory(job)
         >>> found.fullest.interval, round(float(found.total) / 1e9, 1)
-        ('update', 176.9)
+        ('update', 184.4)
     """
     used = constants or MemoryConstants()
     sides = [_Side.of(training, used, stage) for stage in ("first", "last")]
