@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -10,7 +10,6 @@ from typing import cast
 
 import torch
 
-from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
@@ -48,14 +47,6 @@ class Generator:
         count = recipe.evaluation.prompts
         is_evaluated = recipe.evaluation.every_steps > 0
         self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
-
-    def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
-        """Return what this role does, by stage kind."""
-        return {
-            StageKind.GENERATE: self.generate,
-            StageKind.PULL: self.pull,
-            StageKind.EVALUATE: self.evaluate,
-        }
 
     def pull(self, task: Task) -> Outcome:
         """Take over published weights; as many versions are kept as the graph may still read."""

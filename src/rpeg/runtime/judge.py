@@ -1,8 +1,7 @@
-"""The role that judges: scores answers, and turns the scores of a group into advantages."""
+"""The role that judges: scores answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -11,8 +10,6 @@ import torch
 from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Scores
 from rpeg.errors import RunFault
-from rpeg.graph.stage import StageKind
-from rpeg.numerics.advantages import group_advantages
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_rewards, load_task
@@ -26,7 +23,7 @@ _SHOWN = 16
 
 
 class Judge:
-    """Rewards and the baseline they are compared with."""
+    """The reward functions of a recipe."""
 
     def __init__(self, recipe: Recipe, model: Path) -> None:
         """Load the recipe's reward functions, and the tokenizer of ``model`` to read answers with."""
@@ -34,10 +31,6 @@ class Judge:
         self._tokenizer = load_tokenizer(model)
         self._task = load_task(recipe)
         self._rewards = load_rewards(recipe, self._task)
-
-    def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
-        """Return what this role does, by stage kind."""
-        return {StageKind.VERIFY: self.verify, StageKind.ADVANTAGE: self.advantage}
 
     def verify(self, task: Task) -> Outcome:
         """Give every sample a reward, NaN where no function could score it."""
@@ -76,14 +69,6 @@ class Judge:
             "finished": bool(task.samples.tensor("finished")[index]),
             "held_out": False,
         }
-
-    def advantage(self, task: Task) -> Outcome:
-        """Compare every reward with those of its group; unscorable samples get NaN, which the trainer leaves out."""
-        rewards = task.samples.tensor("reward")
-        algorithm = self._recipe.algorithm
-        advantages, stats = group_advantages(rewards, algorithm.group_size, algorithm.std_normalise)
-        advantages[~rewards.isfinite()] = float("nan")
-        return Outcome(Rows({"advantage": advantages}), metrics=stats.metrics(), num_rows=len(rewards))
 
 
 def _why(scores: Scores) -> str:

@@ -26,6 +26,7 @@ from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.homes.inline import InlineHome
 from rpeg.runtime.homes.processes import ProcessHome
+from rpeg.runtime.origin import Origin
 from rpeg.runtime.prepare import ScratchSpec
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Task
@@ -121,8 +122,7 @@ def test_a_killed_run_leaves_no_worker(tmp_path: Path) -> None:
 def judge(folder: Path) -> WorkerSpec:
     """Return the worker that needs least: it loads the tokenizer of ``folder`` and the rewards."""
     recipe = tiny_recipe()
-    contract = build_graph(recipe).contract
-    return WorkerSpec(recipe, contract, frozenset({StageKind.VERIFY}), folder, folder, None, 0, 1)
+    return WorkerSpec(recipe, build_graph(recipe), ("reward",), Origin(folder, folder, None, 0), 1)
 
 
 def test_errors_arrive_and_calls_keep_their_order(tmp_path: Path) -> None:

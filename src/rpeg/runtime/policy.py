@@ -1,0 +1,135 @@
+"""The role that learns to act: scores rollouts, accumulates gradients, updates, publishes and saves weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rpeg.graph.contract import Contract, Logprob
+from rpeg.numerics.losses import Counts, LossInputs, LossSettings, LossSums, policy_loss
+from rpeg.numerics.model import load_model, save_model
+from rpeg.numerics.tokenizer import load_tokenizer
+from rpeg.recipe.schema import Recipe
+from rpeg.runtime.checkpoint import MODEL, MOMENTS
+from rpeg.runtime.learner import Learner, copied
+from rpeg.runtime.origin import Origin
+from rpeg.runtime.passes import MicroBatch, Passes, num_trained
+from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.task import Outcome, Task
+
+__all__ = ["Policy"]
+
+_NOTHING, _UNDIVIDED = Counts(0, 0), Counts(1, 1)
+
+
+class Policy:
+    """A policy with its optimizer.
+
+    Shapes: N rows of a firing, B rows of a micro-batch, T tokens of its longest row.
+    """
+
+    def __init__(self, recipe: Recipe, contract: Contract, origin: Origin) -> None:
+        """Load the weights, and the optimizer's state to go on from."""
+        self._recipe, self._contract = recipe, contract
+        self._passes = Passes(recipe)
+        self.model = load_model(origin.model, torch.float32, self._passes.device)
+        self._tokenizer = load_tokenizer(origin.model)
+        self.learner = Learner(self.model, recipe, recipe.optimizer.lr, origin.version, origin.saved(MOMENTS))
+        self._sums, self._counts = LossSums.zero(), _NOTHING
+
+    def score(self, rows: Rows) -> Ragged:
+        """Return the log-probability of every trained token under the weights as they are."""
+        return self._passes.column(rows, lambda batch: self._passes.logprobs(self.model, batch)[0])
+
+    def train(self, task: Task) -> Outcome:
+        """Add the gradient of these rows to that of the update, as a sum: what it is divided by is known only then."""
+        rows = task.samples
+        settings = self._settings()
+        scored, teaching = self._sorted(rows, settings)
+        self._counts += _counts(rows, scored)
+        for batch in self._passes.micro_batches(rows, teaching):
+            terms = policy_loss(self._inputs(batch, rows), settings, _UNDIVIDED)
+            terms.loss.backward()
+            self._sums += terms.sums
+        metrics = {
+            "rows/trained": float(len(teaching)),
+            "rows/without_advantage": float(len(scored) - len(teaching)),
+            "rows/unscorable": float(len(rows) - len(scored)),
+            **_staleness(task),
+        }
+        return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=num_trained(rows))
+
+    def _sorted(self, rows: Rows, settings: LossSettings) -> tuple[list[int], list[int]]:
+        """Return the rows with a score, and of these the ones that have a gradient.
+
+        A row without advantage has none unless the reference pulls on it, so it need not be computed.
+        """
+        advantages_N = rows.tensor("advantage")
+        scored_N = advantages_N.isfinite()
+        teaches_N = scored_N & ((advantages_N != 0) | bool(settings.kl_coefficient))
+        return scored_N.nonzero().flatten().tolist(), teaches_N.nonzero().flatten().tolist()
+
+    def _inputs(self, batch: MicroBatch, rows: Rows) -> LossInputs:
+        logps_BT, entropies_BT = self._passes.logprobs(self.model, batch)
+        behaviour_BT = batch.column("logp")
+        has_old = "old_logp" in rows.columns
+        return LossInputs(
+            logps_BT=logps_BT,
+            old_logps_BT=batch.column("old_logp") if has_old else self._proximal(logps_BT, behaviour_BT),
+            behaviour_logps_BT=behaviour_BT,
+            reference_logps_BT=batch.column("ref_logp") if self._recipe.algorithm.kl_coefficient else None,
+            advantages_BT=batch.scalars("advantage"),
+            mask_BT=batch.mask_BT,
+            entropies_BT=entropies_BT,
+        )
+
+    def _proximal(self, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
+        """Return the scores of the proximal policy where no pass has made them.
+
+        They are the sampler's where the contract takes these. Otherwise the pass was fused into this one, which is only
+        done for a step with one update: the current policy is then the proximal one.
+        """
+        return behaviour_BT if self._contract.behaviour_logprob is Logprob.RECORDED else logps_BT.detach()
+
+    def update(self, task: Task) -> Outcome:
+        """Make the next version of the weights."""
+        algorithm = self._recipe.algorithm
+        norm, rate = self.learner.update(self._counts.of(algorithm.normalise))
+        self._counts = _NOTHING
+        metrics = {"optim/grad_norm": norm, "optim/lr": rate}
+        if task.firing == algorithm.updates_per_step - 1:
+            metrics |= self._sums.metrics()
+            self._sums = LossSums.zero()
+        return Outcome(metrics=metrics, version=task.step + 1)
+
+    def push(self, task: Task) -> Outcome:
+        """Publish a copy of the weights, so that training may go on while it is installed."""
+        return Outcome(weights=copied(self.model), version=task.step + 1)
+
+    def save(self, folder: Path) -> None:
+        """Write ``model/`` and the moments into ``folder``."""
+        save_model(self.model, self._tokenizer, folder / MODEL)
+        self.learner.save(folder / MOMENTS)
+
+    def _settings(self) -> LossSettings:
+        algorithm = self._recipe.algorithm
+        cap = algorithm.correction_cap if algorithm.correction == "truncated" else None
+        return LossSettings(algorithm.clip_low, algorithm.clip_high, algorithm.kl_coefficient, cap, algorithm.normalise)
+
+
+def _counts(rows: Rows, scored: list[int]) -> Counts:
+    """Return what the loss of these rows is averaged over; a row without trained tokens is no sample."""
+    masks = rows.ragged("mask").rows()
+    lengths = [length for length in (int(masks[pick].sum()) for pick in scored) if length]
+    return Counts(tokens=sum(lengths), samples=len(lengths))
+
+
+def _staleness(task: Task) -> dict[str, float]:
+    """Versions between the weights that sampled each trained token and the weights that it trains."""
+    mask_S = task.samples.ragged("mask").values_S
+    behind_S = task.step - task.samples.ragged("version").values_S[mask_S].long()
+    if not len(behind_S):
+        return {}
+    return {"staleness/mean": float(behind_S.double().mean()), "staleness/max": float(behind_S.max())}
