@@ -12,8 +12,11 @@ from transformers import PreTrainedModel
 
 from rpeg.graph.contract import Contract, Logprob
 from rpeg.graph.stage import StageKind
+from rpeg.numerics.aggregation import Counts
+from rpeg.numerics.corrections import Correction
 from rpeg.numerics.logprobs import response_logprobs
-from rpeg.numerics.losses import Counts, LossInputs, LossSettings, LossSums, policy_loss
+from rpeg.numerics.loss_sums import LossSums
+from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.micro_batches import split
 from rpeg.numerics.model import load_model, save_model
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
@@ -175,8 +178,10 @@ class Trainer:
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm
-        cap = algorithm.correction_cap if algorithm.correction == "truncated" else None
-        return LossSettings(algorithm.clip_low, algorithm.clip_high, algorithm.kl_coefficient, cap, algorithm.normalise)
+        truncated = Correction("token", algorithm.correction_cap)
+        correction = truncated if algorithm.correction == "truncated" else Correction()
+        coefficient = algorithm.kl_coefficient
+        return LossSettings(algorithm.clip_low, algorithm.clip_high, coefficient, algorithm.normalise, correction)
 
     def _micro_batches(self, rows: Rows, picks: range | list[int]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """Yield row numbers, tokens and mask of each micro-batch; rows without trained tokens are left out."""
