@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 
 from rpeg.graph.contract import Contract, Logprob
-from rpeg.numerics.losses import Counts, LossInputs, LossSettings, LossSums, policy_loss
+from rpeg.numerics.aggregation import Counts
+from rpeg.numerics.corrections import Correction
+from rpeg.numerics.loss_sums import LossSums
+from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
 from rpeg.numerics.tokenizer import load_tokenizer
-from rpeg.recipe.schema import Recipe
+from rpeg.recipe.schema import AlgorithmSection, Recipe
 from rpeg.runtime.checkpoint import MODEL, MOMENTS
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
@@ -50,7 +53,7 @@ class Policy:
         scored, teaching = self._sorted(rows, settings)
         self._counts += _counts(rows, scored)
         for batch in self._passes.micro_batches(rows, teaching):
-            terms = policy_loss(self._inputs(batch, rows), settings, _UNDIVIDED)
+            terms = policy_loss(self._inputs(batch, settings), settings, _UNDIVIDED)
             terms.loss.backward()
             self._sums += terms.sums
         metrics = {
@@ -71,15 +74,15 @@ class Policy:
         teaches_N = scored_N & ((advantages_N != 0) | bool(settings.kl_coefficient))
         return scored_N.nonzero().flatten().tolist(), teaches_N.nonzero().flatten().tolist()
 
-    def _inputs(self, batch: MicroBatch, rows: Rows) -> LossInputs:
+    def _inputs(self, batch: MicroBatch, settings: LossSettings) -> LossInputs:
         logps_BT, entropies_BT = self._passes.logprobs(self.model, batch)
         behaviour_BT = batch.column("logp")
-        has_old = "old_logp" in rows.columns
+        has_old = "old_logp" in batch.rows.columns
         return LossInputs(
             logps_BT=logps_BT,
             old_logps_BT=batch.column("old_logp") if has_old else self._proximal(logps_BT, behaviour_BT),
             behaviour_logps_BT=behaviour_BT,
-            reference_logps_BT=batch.column("ref_logp") if self._recipe.algorithm.kl_coefficient else None,
+            reference_logps_BT=batch.column("ref_logp") if settings.kl_coefficient else None,
             advantages_BT=batch.scalars("advantage"),
             mask_BT=batch.mask_BT,
             entropies_BT=entropies_BT,
@@ -115,8 +118,35 @@ class Policy:
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm
-        cap = algorithm.correction_cap if algorithm.correction == "truncated" else None
-        return LossSettings(algorithm.clip_low, algorithm.clip_high, algorithm.kl_coefficient, cap, algorithm.normalise)
+        return LossSettings(
+            clip_low=algorithm.clip_low,
+            clip_high=algorithm.clip_high,
+            kl_coefficient=algorithm.kl_coefficient if algorithm.kl_place == "loss" else 0.0,
+            normalise=algorithm.normalise,
+            correction=_correction(algorithm),
+            objective=algorithm.defaults.objective,
+            dual_clip=algorithm.dual_clip,
+            kl_estimator=algorithm.kl_estimator,
+            constant_length=self._recipe.sampling.max_new_tokens if algorithm.normalise == "constant" else None,
+        )
+
+
+def _correction(algorithm: AlgorithmSection) -> Correction:
+    """Return how tokens of another policy are weighed."""
+    bounds = (algorithm.correction_low, algorithm.correction_high)
+    match algorithm.correction:
+        case "truncated":
+            return Correction("token", algorithm.correction_cap)
+        case "truncated_sequence":
+            return Correction("sequence", algorithm.correction_cap)
+        case "masked":
+            return Correction("token", token_bounds=bounds)
+        case "decoupled":
+            return Correction("token")
+        case "rejection":
+            return Correction(sequence_bounds=bounds)
+        case _:
+            return Correction()
 
 
 def _counts(rows: Rows, scored: list[int]) -> Counts:
