@@ -142,6 +142,8 @@ class CriticFree:
         texts = rollouts["tokens", "mask"]
         ref = [add_reference(b, self.reference, actor, texts, base)] if self.kl is Kl.REWARD else []
         taken_off = [rollouts["mask", "logp"], *ref] if ref else []
+        if not ref and self.advantage_scope is Grain.BATCH:
+            taken_off = [rollouts["mask"]]  # what is whitened over a batch is whitened over its tokens
         greedy = self._greedy(b, actor, base, questions) if self.baseline is Baseline.GREEDY else []
         advantages = b.advantage("advantage", rewards, *greedy, *taken_off, grain=self.advantage_scope)
         inputs = [rollouts, advantages]

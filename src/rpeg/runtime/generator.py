@@ -78,6 +78,16 @@ class Generator:
         num_tokens = sum(len(sample.ids) for sample in samples)
         return Outcome(rows, num_rows=len(samples), num_tokens=num_tokens, version=version)
 
+    def answer(self, task: Task) -> Outcome:
+        """Answer every prompt once, greedily, from the weights the graph names."""
+        version = self._use(task)
+        params = SamplingParams(1.0, self._recipe.sampling.max_new_tokens, self._ends, greedy=True)
+        prompts = [ids.tolist() for ids in task.groups.ragged("tokens").rows()]
+        samples = sorted(self._sampler.generate(prompts, 1, params, [0] * len(prompts)), key=lambda s: s.index)
+        rows = _rows(prompts, samples, version).only(("tokens", "mask", "version", "finished"))
+        num_tokens = sum(len(sample.ids) for sample in samples)
+        return Outcome(rows, num_rows=len(samples), num_tokens=num_tokens, version=version)
+
     def evaluate(self, task: Task) -> Outcome:
         """Answer the held-out problems greedily; accuracy is the share of right answers."""
         version = self._use(task)

@@ -51,6 +51,16 @@ class Judge:
         rows = Rows({"reward": rewards})
         return Outcome(rows, metrics=metrics, records=records, notes=notes, num_rows=len(problems))
 
+    def verify_greedy(self, task: Task) -> Outcome:
+        """Give the greedy answer to every prompt a reward, NaN where no function could score it."""
+        answers = task.groups
+        problems = [self._task.train(index) for index in answers.tensor("row").tolist()]
+        totals = self._rewards.score(problems, self._answers(answers)).totals
+        rewards = [float("nan") if total is None else total for total in totals]
+        found = [total for total in totals if total is not None]
+        metrics = {"greedy/reward": fmean(found)} if found else {}
+        return Outcome(Rows({"reward": torch.tensor(rewards, dtype=torch.float64)}), metrics=metrics)
+
     def _answers(self, rows: Rows) -> list[str]:
         pairs = zip(rows.ragged("tokens").rows(), rows.ragged("mask").rows(), strict=True)
         return self._tokenizer.batch_decode([tokens[mask].tolist() for tokens, mask in pairs], skip_special_tokens=True)

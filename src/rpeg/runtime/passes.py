@@ -39,9 +39,11 @@ class MicroBatch:
         assert padded_BT.shape == self.tokens_BT.shape, name
         return padded_BT
 
-    def scalars(self, name: str) -> Tensor:
-        """Return a per-row column of the picked rows as [B, 1]."""
-        return self.rows.tensor(name)[self.picks].unsqueeze(1).to(self.tokens_BT.device)
+    def advantages(self) -> Tensor:
+        """Return the advantages of the picked rows: [B, T], or [B, 1] where all tokens of a row share one."""
+        if isinstance(self.rows.columns["advantage"], Ragged):
+            return self.column("advantage")
+        return self.rows.tensor("advantage")[self.picks].unsqueeze(1).to(self.tokens_BT.device)
 
 
 class Passes:

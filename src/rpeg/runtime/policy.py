@@ -40,7 +40,7 @@ class Policy:
         self.model = load_model(origin.model, torch.float32, self._passes.device)
         self._tokenizer = load_tokenizer(origin.model)
         self.learner = Learner(self.model, recipe, recipe.optimizer.lr, origin.version, origin.saved(MOMENTS))
-        self._sums, self._counts = LossSums.zero(), _NOTHING
+        self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
@@ -69,42 +69,48 @@ class Policy:
 
         A row without advantage has none unless the reference pulls on it, so it need not be computed.
         """
-        advantages_N = rows.tensor("advantage")
-        scored_N = advantages_N.isfinite()
-        teaches_N = scored_N & ((advantages_N != 0) | bool(settings.kl_coefficient))
+        column = rows.columns["advantage"]
+        parts = column.rows() if isinstance(column, Ragged) else rows.tensor("advantage").unsqueeze(1)
+        scored_N = torch.tensor([bool(part.isfinite().all()) for part in parts])
+        differs_N = torch.tensor([bool((part != 0).any()) for part in parts])
+        teaches_N = scored_N & (differs_N | bool(settings.kl_coefficient))
         return scored_N.nonzero().flatten().tolist(), teaches_N.nonzero().flatten().tolist()
 
     def _inputs(self, batch: MicroBatch, settings: LossSettings) -> LossInputs:
         logps_BT, entropies_BT = self._passes.logprobs(self.model, batch)
         behaviour_BT = batch.column("logp")
-        has_old = "old_logp" in batch.rows.columns
         return LossInputs(
             logps_BT=logps_BT,
-            old_logps_BT=batch.column("old_logp") if has_old else self._proximal(logps_BT, behaviour_BT),
+            old_logps_BT=self._proximal(batch, logps_BT, behaviour_BT),
             behaviour_logps_BT=behaviour_BT,
             reference_logps_BT=batch.column("ref_logp") if settings.kl_coefficient else None,
-            advantages_BT=batch.scalars("advantage"),
+            advantages_BT=batch.advantages(),
             mask_BT=batch.mask_BT,
             entropies_BT=entropies_BT,
         )
 
-    def _proximal(self, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
-        """Return the scores of the proximal policy where no pass has made them.
+    def _proximal(self, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
+        """Return the scores of the proximal policy: the sampler's where the contract takes these.
 
-        They are the sampler's where the contract takes these. Otherwise the pass was fused into this one, which is only
-        done for a step with one update: the current policy is then the proximal one.
+        Else they are those of the policy before the first update of the step. Until then that is the current one, whose
+        own scores make the ratio exactly 1; a pass over rows in other micro-batches would be off by rounding.
         """
-        return behaviour_BT if self._contract.behaviour_logprob is Logprob.RECORDED else logps_BT.detach()
+        if self._contract.behaviour_logprob is Logprob.RECORDED:
+            return behaviour_BT
+        is_first = self.learner.num_updates % self._recipe.algorithm.updates_per_step == 0
+        return logps_BT.detach() if is_first else batch.column("old_logp")
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
         algorithm = self._recipe.algorithm
-        norm, rate = self.learner.update(self._counts.of(algorithm.normalise))
-        self._counts = _NOTHING
+        scale = self._sums.ess_share() if algorithm.ess_scaling else 1.0
+        norm, rate = self.learner.update(self._counts.of(algorithm.normalise), scale)
+        self._of_step += self._sums
+        self._counts, self._sums = _NOTHING, LossSums.zero()
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
         if task.firing == algorithm.updates_per_step - 1:
-            metrics |= self._sums.metrics()
-            self._sums = LossSums.zero()
+            metrics |= self._of_step.metrics()
+            self._of_step = LossSums.zero()
         return Outcome(metrics=metrics, version=task.step + 1)
 
     def push(self, task: Task) -> Outcome:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.advantages import Advantages
 from rpeg.runtime.generator import Generator
 from rpeg.runtime.judge import Judge
+from rpeg.runtime.kl_control import KlControl, coefficient_at
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import num_trained
 from rpeg.runtime.policy import Policy
@@ -38,13 +40,13 @@ class Roles:
         stage = self._graph.stage_of[name]
         match stage.kind:
             case StageKind.GENERATE:
-                return self.generator.generate
+                return self.generator.answer if "greedy" in stage.heads else self.generator.generate
             case StageKind.PULL:
                 return self.generator.pull
             case StageKind.EVALUATE:
                 return self.generator.evaluate
             case StageKind.VERIFY:
-                return self.judge.verify
+                return self.judge.verify_greedy if self._is_per_group(name) else self.judge.verify
             case StageKind.ADVANTAGE:
                 return self.advantages.compare
             case StageKind.FORWARD:
@@ -52,7 +54,7 @@ class Roles:
             case StageKind.TRAIN:
                 return self.policy.train
             case StageKind.UPDATE:
-                return self.policy.update
+                return self.kl_control.update if stage.model is None else self.policy.update
             case StageKind.PUSH:
                 return self.policy.push
             case _:
@@ -60,8 +62,9 @@ class Roles:
 
     def save(self, folder: Path) -> None:
         """Write what the roles of this worker have learned into the folder of a checkpoint."""
-        if "policy" in self.__dict__:
-            self.policy.save(folder)
+        for name in ("policy", "kl_control"):
+            if name in self.__dict__:
+                getattr(self, name).save(folder)
 
     @cached_property
     def policy(self) -> Policy:
@@ -86,7 +89,16 @@ class Roles:
     @cached_property
     def advantages(self) -> Advantages:
         """What compares scores."""
-        return Advantages(self._recipe)
+        return Advantages(self._recipe, self._graph.contract, coefficient_at(self._recipe, self._origin))
+
+    @cached_property
+    def kl_control(self) -> KlControl:
+        """What steers the distance from the reference."""
+        return KlControl(self._recipe, self._origin)
+
+    def _is_per_group(self, name: str) -> bool:
+        """Return whether a stage makes one row per prompt, not per sample."""
+        return any(self._graph.data_of[write.data].per is Per.GROUP for write in self._graph.writes(name))
 
     def _forward(self, stage: Stage) -> Method:
         """Return the pass of a stage over its rows, under the column that the graph names."""

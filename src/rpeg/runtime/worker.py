@@ -46,7 +46,8 @@ class Worker:
     def run(self, task: Task) -> tuple[Outcome, float, float]:
         """Do one firing; return its outcome with its start and end on the monotonic clock."""
         start_s = time.monotonic()
-        is_idle = task.kind in _ON_SAMPLES and not task.samples.columns  # reads of steps before the first find nothing
+        # Reads of steps before the first find nothing; prompts, which come from outside, have no mask.
+        is_idle = task.kind in _ON_SAMPLES and not task.samples.columns and "mask" not in task.groups.columns
         outcome = Outcome() if is_idle else self._methods[task.stage](task)
         return outcome, start_s, time.monotonic()
 
