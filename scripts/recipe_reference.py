@@ -9,7 +9,8 @@ from typing import get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from rpeg.recipe.keys import Place, expected, find
-from rpeg.recipe.schema import Recipe, Section
+from rpeg.recipe.schema import Recipe
+from rpeg.recipe.section import Section
 
 TARGET = Path(__file__).parents[1] / "docs" / "recipe-reference.md"
 

@@ -11,7 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpeg.numerics.advantages import group_advantages
+from rpeg.numerics.advantages import (
+    greedy_advantages,
+    group_advantages,
+    leave_one_out_advantages,
+    plain_advantages,
+)
 
 NAN = float("nan")
 
@@ -116,3 +121,48 @@ def test_groups_are_centred_and_independent_of_each_other(groups: list[list[floa
     random.shuffle(order)
     moved, _ = group_advantages(rewards(*chain.from_iterable(groups[index] for index in order)), 4, std)
     assert torch.equal(moved.view(-1, 4), advantages.view(-1, 4)[order])
+
+
+def test_rloo_compares_with_the_others_of_the_group() -> None:
+    # 1 - (0 + 0.5) / 2, 0 - (1 + 0.5) / 2, 0.5 - (1 + 0) / 2.
+    advantages, stats = leave_one_out_advantages(rewards(1, 0, 0.5, 0.1, 0.1, 0.1), group_size=3)
+    assert advantages.tolist() == [0.75, -0.75, 0.0, 0.0, 0.0, 0.0]
+    assert (stats.num_groups, stats.num_zero_spread) == (2, 1)
+
+
+def test_rloo_leaves_unscorable_rows_out_of_the_others() -> None:
+    advantages, stats = leave_one_out_advantages(rewards(1, NAN, 0, 0, NAN, NAN, 3, NAN), group_size=4)
+    assert advantages.tolist() == [1.0, 0.0, -0.5, -0.5, 0.0, 0.0, 0.0, 0.0]
+    assert (stats.num_unscorable, stats.num_zero_spread) == (4, 1)
+
+
+def test_bl_005_rloo_refuses_a_group_of_one() -> None:
+    with pytest.raises(AssertionError, match="group size 1: a group of one minus its own mean is always 0"):
+        leave_one_out_advantages(rewards(1, 0), group_size=1)
+
+
+def test_remax_compares_with_the_greedy_answer() -> None:
+    advantages, stats = greedy_advantages(rewards(1, 0, 0.3, 0.3), rewards(0.25, 0.1 + 0.2))
+    assert advantages.tolist() == [0.75, -0.25, 0.0, 0.0]
+    assert (stats.num_groups, stats.num_zero_spread, stats.num_unscorable) == (2, 1, 0)
+    alone, _ = greedy_advantages(rewards(1, 0), rewards(0, 0.5))
+    assert alone.tolist() == [1.0, -0.5]
+
+
+def test_remax_without_a_greedy_reward_teaches_nothing() -> None:
+    advantages, stats = greedy_advantages(rewards(1, 0, NAN, 2, NAN, NAN), rewards(NAN, 1, 1))
+    assert advantages.tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+    assert (stats.num_groups, stats.num_zero_spread, stats.num_unscorable) == (3, 2, 5)
+    assert stats.reward_mean == 2.0
+
+
+def test_remax_refuses_rewards_that_are_no_groups() -> None:
+    with pytest.raises(AssertionError, match="3 rewards in 2 groups"):
+        greedy_advantages(rewards(1, 0, 1), rewards(0, 0))
+
+
+def test_plain_rewards_keep_their_order_and_their_statistics() -> None:
+    advantages, stats = plain_advantages(rewards(1, NAN, 3))
+    assert advantages.tolist() == [1.0, 0.0, 3.0]
+    assert (stats.num_groups, stats.num_zero_spread, stats.num_unscorable, stats.reward_mean) == (1, 0, 1, 2.0)
+    assert plain_advantages(rewards(2, 2))[1].num_zero_spread == 1

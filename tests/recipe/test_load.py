@@ -21,7 +21,7 @@ algorithm:
   group_size: 1
   group_sise: 8
   updates_per_step: 32
-  name: gspo
+  name: grpoo
   staleness: 2
   correction: none
 sampling:
@@ -46,11 +46,10 @@ def test_every_fault_of_every_kind_comes_in_one_message_in_the_order_of_the_reci
         "model.scratch.kv_heads: heads 4 is not divisible by kv_heads 3; set kv_heads to one of 1, 2, 4",
         "data.task: there is no task named 'arithmetics'; did you mean arithmetic?",
         "algorithm.group_sise: there is no such key (line 9); did you mean algorithm.group_size?",
-        'algorithm.name: "gspo" is not one of the choices (line 11); did you mean grpo? grpo is the only choice yet',
+        'algorithm.name: "grpoo" is not one of the choices (line 11); did you mean grpo? '
+        "the choices are grpo, dr_grpo, dapo, gspo, cispo, rloo, reinforce_pp, remax, ppo, ppo_shared",
         "algorithm.prompts: prompts 100 is not divisible by updates_per_step 32: 100 = 3 * 32 + 4; "
         "set prompts to 96 or 128, or updates_per_step to one of 1, 2, 4, 5, 10, 20, 25, 50, 100",
-        "algorithm.group_size: 1 answer per prompt is its own baseline, so every advantage would be 0 and nothing "
-        "would be learned; give at least 2; 8 is usual",
         "algorithm.correction: none with staleness 2: uncorrected losses collapse from staleness 2 on; "
         "set correction to truncated, or staleness to at most 1",
         "sampling.temperature: 0 is too small (override); give a number above 0 (divides the logits before sampling)",
@@ -81,7 +80,10 @@ def test_every_fault_of_every_kind_comes_in_one_message_in_the_order_of_the_reci
         ("run.steps=0", "run.steps: 0 is too small (override); give a whole number of at least 1"),
         ("optimizer.lr=.nan", "optimizer.lr: nan is not finite (override); give a number above 0"),
         ("optimizer.lr=true", "optimizer.lr: true is not a number (override)"),
-        ("algorithm.clip_low=1", "algorithm.clip_low: 1 is too large (override); give a number above 0 and below 1"),
+        (
+            "algorithm.clip_low=2",
+            "algorithm.clip_low: 2 is too large (override); give a number above 0 and of at most 1",
+        ),
         ("run.deterministic=1", "run.deterministic: 1 is not true or false (override)"),
         ("run.device=gpu", 'run.device: "gpu" is not one of the choices (override); did you mean cpu? the choices'),
         ("data=x", 'data: "x" is text, not a section (override); give a section with the keys task, path'),
@@ -118,14 +120,14 @@ def test_wrong_values_are_said_in_plain_words(faults_of: Faults, override: str, 
         ("algorithm.group_sze", "did you mean algorithm.group_size?"),
         ("algoritm.group_size", "did you mean algorithm.group_size?"),
         ("group_size", "did you mean algorithm.group_size?"),
-        ("path", "did you mean model.path or data.path?"),
+        ("path", "did you mean model.path or data.path or critic.path?"),
         ("algorithm.num_generations", "did you mean algorithm.group_size?"),
         ("learning_rate", "did you mean optimizer.lr?"),
         ("algorithm.beta", "did you mean algorithm.kl_coefficient?"),
         ("algorithm.temperature", "did you mean sampling.temperature?"),
         ("model.scratch.num_layers", "did you mean model.scratch.layers?"),
         ("run.xyz", "run has the keys steps, seed, threads, deterministic, checkpoint_every_steps, keep_last, device,"),
-        ("xyz", "a recipe has the keys name, model, data, reward, warmup, algorithm, sampling, optimizer"),
+        ("xyz", "a recipe has the keys name, model, data, reward, warmup, algorithm, critic, sampling, optimizer"),
         ("run.seed.deeper", "did you mean run.seed?"),
         ("reward.functions.0.wieght", "did you mean reward.functions.0.weight?"),
     ],

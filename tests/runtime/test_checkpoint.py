@@ -34,7 +34,6 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     found = newest(folder, silent)
     assert found is not None
     assert found.state == state
-    assert found.moments is None
     rows = found.waiting()["rollouts/4"]
     assert [row.tolist() for row in rows.ragged("tokens").rows()] == [[1, 2], [3]]
     assert rows.tensor("finished").tolist() == [True, False]

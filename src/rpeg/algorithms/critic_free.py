@@ -45,6 +45,7 @@ class Options(TypedDict, total=False):
     updates_per_step: int
     kl: Kl
     reference: Reference
+    reference_decay: float
     reward: RewardSource
     old_logprob: Logprob
     in_flight: KvPolicy | None
@@ -86,6 +87,8 @@ class CriticFree:
     kl: Kl = Kl.NONE
     """Where the distance to the reference enters, if anywhere."""
     reference: Reference = Reference.FROZEN
+    reference_decay: float = 0.99
+    """What a moving average keeps of itself in a step."""
     reward: RewardSource = RewardSource.VERIFIER
     old_logprob: Logprob = Logprob.RECORDED
     """RECORDED takes the sampler's log-probabilities, RECOMPUTED adds a forward pass."""
@@ -139,6 +142,8 @@ class CriticFree:
         texts = rollouts["tokens", "mask"]
         ref = [add_reference(b, self.reference, actor, texts, base)] if self.kl is Kl.REWARD else []
         taken_off = [rollouts["mask", "logp"], *ref] if ref else []
+        if not ref and self.advantage_scope is Grain.BATCH:
+            taken_off = [rollouts["mask"]]  # what is whitened over a batch is whitened over its tokens
         greedy = self._greedy(b, actor, base, questions) if self.baseline is Baseline.GREEDY else []
         advantages = b.advantage("advantage", rewards, *greedy, *taken_off, grain=self.advantage_scope)
         inputs = [rollouts, advantages]
@@ -151,7 +156,7 @@ class CriticFree:
         grads = b.train("train", actor, *batches, *base, firings=firings, grain=self.train_grain)
         b.update("update", actor, grads, firings=firings)
         if self.reference is Reference.EMA:
-            add_ema(b, actor)
+            add_ema(b, actor, self.reference_decay)
         if self.evaluate_every_steps:
             b.evaluate("eval", actor, self.evaluate_every_steps, *base)
         return b.graph()
@@ -223,6 +228,8 @@ class CriticFree:
             places = " or ".join(self.kl_places)
             where = f"{self.name.upper()} has the distance to the reference in the loss: {places}"
             yield Fault("kl", f"is {self.kl}", where)
+        if not 0 < self.reference_decay < 1:
+            yield Fault("reference_decay", f"is {self.reference_decay}", "between 0 and 1")
         if self.kl is Kl.NONE and self.reference is Reference.EMA:
             yield Fault("reference", "is ema, but kl is none", "nothing is compared with it: kl=loss, or no reference")
 

@@ -27,7 +27,13 @@ __all__ = ["dapo"]
 
 
 def dapo(
-    prompts: int = 512, group: int = 8, staleness: int = 0, *, max_rounds: int = 10, **options: Unpack[Options]
+    prompts: int = 512,
+    group: int = 8,
+    staleness: int = 0,
+    *,
+    dynamic_sampling: bool = True,
+    max_rounds: int = 10,
+    **options: Unpack[Options],
 ) -> Graph:
     """Return the graph of DAPO.
 
@@ -35,6 +41,7 @@ def dapo(
         prompts: prompts per step whose groups are trained on.
         group: samples per prompt.
         staleness: k, the versions the sampler's weights may be behind; 0 is synchronous.
+        dynamic_sampling: whether groups without spread are replaced; without it only the loss is DAPO's.
         max_rounds: rounds of sampling in a step at most.
         options: see `CriticFree`; the reward is a verifier's.
 
@@ -51,8 +58,8 @@ def dapo(
         normalise=Normalise.TOKEN,
         train_grain=Grain.BATCH,
         kl_places=(Kl.NONE, Kl.LOSS),
-        loop=lambda b, step, weights: _rounds(b, step, weights, max_rounds),
-        judges_inside=True,
+        loop=(lambda b, step, weights: _rounds(b, step, weights, max_rounds)) if dynamic_sampling else None,
+        judges_inside=dynamic_sampling,
         faults=faults,
         **options,
     ).graph()

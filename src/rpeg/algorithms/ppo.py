@@ -8,21 +8,36 @@ is steered towards a target (Ziegler et al. 2019, arXiv:1909.08593): a state of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from typing import TypedDict, Unpack
 
+from rpeg.algorithms.reference import Reference, add_base, add_ema, add_reference
 from rpeg.algorithms.reward import RewardSource, add_reward
 from rpeg.errors import Fault, GraphError
 from rpeg.graph.builder import Builder
 from rpeg.graph.contract import Baseline, Contract, Kl, Logprob, Normalise
 from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
-from rpeg.graph.handle import DataHandle, Learner
+from rpeg.graph.handle import DataHandle, Learner, Model
 from rpeg.graph.stage import Grain, Stage, StageKind
 
-__all__ = ["Trunk", "ppo", "ppo_shared"]
+__all__ = ["PpoOptions", "Trunk", "ppo", "ppo_shared"]
 
 _POLICY_HEADS = ("logprob", "entropy")
+
+
+class PpoOptions(TypedDict, total=False):
+    """What else `ppo` and `ppo_shared` can be asked for."""
+
+    kl: Kl
+    """REWARD, or NONE to be held close to nothing."""
+    reference: Reference
+    """What the policy is held close to."""
+    reference_decay: float
+    """What a moving average keeps of itself in a step."""
+    evaluate_every_steps: int
+    """Period of the held-out evaluation, 0 for none."""
 
 
 class Trunk(StrEnum):
@@ -53,6 +68,7 @@ def ppo(
     passes: int = 1,
     whiten: bool = False,
     reward: RewardSource = RewardSource.MODEL,
+    **options: Unpack[PpoOptions],
 ) -> Graph:
     """Return the graph of PPO: 12 stages, 15 data, 38 accesses.
 
@@ -64,19 +80,23 @@ def ppo(
         passes: sweeps over the samples of a step.
         whiten: whether advantages are brought to mean 0 and spread 1 over the batch, which has to be complete first.
         reward: who scores an answer.
+        options: see `PpoOptions`.
 
     Raises:
         GraphError: when the sizes do not fit together.
     """
-    contract = _contract("ppo", prompts * group, staleness, mini_batches, passes, whiten)
+    asked = _asked(options)
+    contract = _contract("ppo", prompts * group, staleness, mini_batches, passes, whiten, asked)
     b = Builder("ppo", contract, B=prompts, G=group)
     actor, critic = b.published_model("actor", staleness + 1), b.learner("critic")
+    base = add_base(b, asked["reference"], actor.name)
     questions = b.prompts()
-    rollouts = b.generate("gen", actor, actor.rollout.at(-(staleness + 1)), questions, ahead=staleness > 0)
-    old, values = _passes(b, actor, actor.master, critic, critic.master, rollouts)
-    advantages = _advantages(b, reward, questions, rollouts, values, contract.advantage_scope)
+    rollouts = b.generate("gen", actor, actor.rollout.at(-(staleness + 1)), questions, staleness > 0, *base)
+    old, values = _passes(b, actor, actor.master, critic, critic.master, rollouts, base)
+    reference = _reference(b, asked, actor, base)
+    advantages = _advantages(b, reward, questions, rollouts, values, contract, reference)
     for model, inputs, heads in [
-        (actor, (rollouts, old, advantages["advantage"]), _POLICY_HEADS),
+        (actor, (rollouts, old, advantages["advantage"], *base), _POLICY_HEADS),
         (critic, (rollouts["tokens", "mask"], advantages["return", "old_value"]), ("value",)),
     ]:
         out = f"{model.name}.grads"
@@ -84,7 +104,7 @@ def ppo(
             f"train_{model.name}", model, *inputs, firings=mini_batches, passes=passes, heads=heads, out=out
         )
         b.update(f"update_{model.name}", model, grads, firings=mini_batches)
-    return b.graph()
+    return _finished(b, actor, asked, *base)
 
 
 def ppo_shared(
@@ -97,6 +117,7 @@ def ppo_shared(
     passes: int = 1,
     whiten: bool = False,
     reward: RewardSource = RewardSource.MODEL,
+    **options: Unpack[PpoOptions],
 ) -> Graph:
     """Return the graph of PPO with one model that acts and values: one TRAIN with both heads, one UPDATE.
 
@@ -111,28 +132,47 @@ def ppo_shared(
         passes: sweeps over the samples of a step.
         whiten: whether advantages are brought to mean 0 and spread 1 over the batch, which has to be complete first.
         reward: who scores an answer.
+        options: see `PpoOptions`.
 
     Raises:
         GraphError: when the sizes do not fit together.
     """
-    contract = _contract("ppo_shared", prompts * group, staleness, mini_batches, passes, whiten)
+    asked = _asked(options)
+    contract = _contract("ppo_shared", prompts * group, staleness, mini_batches, passes, whiten, asked)
     b = Builder("ppo_shared", contract, B=prompts, G=group)
     acts, valued = _PARTS[trunk]
     weights = tuple(dict.fromkeys([*acts, *valued]))
     model = b.published_model("actor+critic", staleness + 1, weights=weights, published=acts, rollout="actor.rollout")
     questions = b.prompts()
     rollouts = b.generate("gen", model, model.rollout.at(-(staleness + 1)), questions, ahead=staleness > 0)
-    old, values = _passes(b, model, model.master[acts], model, model.master[valued], rollouts)
-    advantages = _advantages(b, reward, questions, rollouts, values, contract.advantage_scope)
+    old, values = _passes(b, model, model.master[acts], model, model.master[valued], rollouts, [])
+    advantages = _advantages(b, reward, questions, rollouts, values, contract, _reference(b, asked, model, []))
     inputs = (rollouts, old, advantages["advantage", "return", "old_value"])
     heads = (*_POLICY_HEADS, "value_detached" if trunk is Trunk.DETACHED else "value")
     grads = b.train("train", model, *inputs, firings=mini_batches, passes=passes, heads=heads)
     b.update("update", model, grads, firings=mini_batches)
+    return _finished(b, model, asked)
+
+
+def _asked(options: PpoOptions) -> PpoOptions:
+    """Return the options with everything decided."""
+    usual = PpoOptions(kl=Kl.REWARD, reference=Reference.FROZEN, reference_decay=0.99, evaluate_every_steps=0)
+    return {**usual, **options}
+
+
+def _finished(b: Builder, actor: Model, asked: PpoOptions, *base: DataHandle) -> Graph:
+    """Add what comes after the update, and return the graph."""
+    if asked["reference"] is Reference.EMA:
+        add_ema(b, actor, asked["reference_decay"])
+    if asked["evaluate_every_steps"]:
+        b.evaluate("eval", actor, asked["evaluate_every_steps"], *base)
     return b.graph()
 
 
-def _contract(algorithm: str, rows: int, staleness: int, mini_batches: int, passes: int, whiten: bool) -> Contract:
-    if faults := list(_faults(rows, staleness, mini_batches, passes)):
+def _contract(
+    algorithm: str, rows: int, staleness: int, mini_batches: int, passes: int, whiten: bool, asked: PpoOptions
+) -> Contract:
+    if faults := [*_faults(rows, staleness, mini_batches, passes), *_faults_of_options(algorithm, asked)]:
         raise GraphError(algorithm, faults)
     return Contract(
         algorithm=algorithm,
@@ -144,7 +184,7 @@ def _contract(algorithm: str, rows: int, staleness: int, mini_batches: int, pass
         behaviour_logprob=Logprob.RECOMPUTED,
         baseline=Baseline.VALUE,
         normalise=Normalise.TOKEN,
-        kl=Kl.REWARD,
+        kl=asked["kl"],
         advantage_scope=Grain.BATCH if whiten else Grain.SAMPLE,
         allowed=frozenset({"relax"}) if staleness else frozenset(),
     )
@@ -160,18 +200,51 @@ def _faults(rows: int, staleness: int, mini_batches: int, passes: int) -> Iterat
         yield Fault("staleness", f"is {staleness}", "at least 0")
 
 
+def _faults_of_options(algorithm: str, asked: PpoOptions) -> Iterator[Fault]:
+    if asked["kl"] is Kl.LOSS:
+        where = f"{algorithm.upper()} has the distance to the reference in the reward: reward or none"
+        yield Fault("kl", "is loss", where)
+    if asked["reference"] is Reference.ADAPTER_OFF and algorithm == "ppo_shared":
+        yield Fault("reference", "is adapter_off", "a model with a value head has no adapter: frozen or ema")
+    if asked["kl"] is Kl.NONE and asked["reference"] is Reference.EMA:
+        yield Fault("reference", "is ema, but kl is none", "nothing is compared with it: kl=reward, or no reference")
+    if not 0 < asked["reference_decay"] < 1:
+        yield Fault("reference_decay", f"is {asked['reference_decay']}", "between 0 and 1")
+    if asked["evaluate_every_steps"] < 0:
+        yield Fault("evaluate_every_steps", f"is {asked['evaluate_every_steps']}", "at least 0")
+
+
 def _passes(
-    b: Builder, actor: Learner, acts: DataHandle, critic: Learner, valued: DataHandle, rollouts: DataHandle
+    b: Builder,
+    actor: Learner,
+    acts: DataHandle,
+    critic: Learner,
+    valued: DataHandle,
+    rollouts: DataHandle,
+    base: list[DataHandle],
 ) -> tuple[DataHandle, DataHandle]:
     """Add the passes over the samples before the update: old log-probabilities and values."""
     texts = rollouts["tokens", "mask"]
-    old = b.forward("old_logp", actor.name, acts.at(-1), texts, out=b.stream("old_out", "old_logp"))
+    old = b.forward("old_logp", actor.name, acts.at(-1), texts, *base, out=b.stream("old_out", "old_logp"))
     values = b.forward("value", critic.name, valued.at(-1), texts, head="value", out=b.stream("values", "value"))
     return old, values
 
 
+def _reference(
+    b: Builder, asked: PpoOptions, actor: Model, base: list[DataHandle]
+) -> Callable[[DataHandle], DataHandle]:
+    """Return what adds the pass of the reference over texts."""
+    return lambda texts: add_reference(b, asked["reference"], actor, texts, base)
+
+
 def _advantages(
-    b: Builder, reward: RewardSource, questions: DataHandle, rollouts: DataHandle, values: DataHandle, scope: Grain
+    b: Builder,
+    reward: RewardSource,
+    questions: DataHandle,
+    rollouts: DataHandle,
+    values: DataHandle,
+    contract: Contract,
+    reference: Callable[[DataHandle], DataHandle],
 ) -> DataHandle:
     """Add reward, reference, advantages and the controller of the distance; returns the advantages.
 
@@ -179,10 +252,15 @@ def _advantages(
     between the pass for the old ones and the training. The critic's value passes through the stage as ``old_value``
     because the loss of the critic is clipped around it.
     """
+    columns = ("advantage", "return", "old_value")
+    if contract.kl is Kl.NONE:
+        scores = add_reward(b, reward, rollouts, questions)
+        inputs = rollouts["mask"], scores, values
+        return b.advantage("gae", *inputs, grain=contract.advantage_scope, columns=columns)
     coefficient = b.state("kl.coef", "coefficient")
     scores = add_reward(b, reward, rollouts, questions)
-    ref = b.forward("ref", "ref", b.frozen_model("ref"), rollouts["tokens", "mask"])
+    ref = reference(rollouts["tokens", "mask"])
     inputs = (rollouts["mask", "logp"], scores, ref, values, coefficient.at(-1))
-    advantages = b.advantage("gae", *inputs, grain=scope, columns=("advantage", "return", "old_value", "kl"))
+    advantages = b.advantage("gae", *inputs, grain=contract.advantage_scope, columns=(*columns, "kl"))
     b.stage(Stage("kl_control", StageKind.UPDATE), [advantages["kl"]], updates=[coefficient])
     return advantages

@@ -18,7 +18,7 @@ class Reference(StrEnum):
     FROZEN = "frozen"
     """A copy of the weights the training began with."""
     EMA = "ema"
-    """A moving average of the policy that keeps 0.99 of itself in every step."""
+    """A moving average of the policy."""
     ADAPTER_OFF = "adapter_off"
     """The policy is an adapter on frozen weights; these alone are the reference, so there is no second model."""
 
@@ -43,7 +43,7 @@ def add_reference(
             return b.forward("ref", model.name, base[0], texts)
 
 
-def add_ema(b: Builder, model: Model) -> None:
-    """Add the stage that moves the average towards the new weights of ``model``."""
+def add_ema(b: Builder, model: Model, decay: float) -> None:
+    """Add the stage that moves the average towards the new weights of ``model``; it keeps ``decay`` of itself."""
     stage = Stage("ema", StageKind.UPDATE, "ref")
-    b.stage(stage, [model.master], updates=[DataHandle("ref.weights")], merge="ema(0.99)")
+    b.stage(stage, [model.master], updates=[DataHandle("ref.weights")], merge=f"ema({decay:g})")

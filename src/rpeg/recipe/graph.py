@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from rpeg.algorithms.grpo import grpo
+from typing import Any
+
+from rpeg.algorithms.catalog import ALGORITHMS
+from rpeg.algorithms.ppo import Trunk
+from rpeg.algorithms.reference import Reference
+from rpeg.algorithms.reward import RewardSource
 from rpeg.graph.contract import Kl, Logprob, Normalise
 from rpeg.graph.graph import Graph
 from rpeg.recipe.schema import Recipe
@@ -19,16 +24,37 @@ def build_graph(recipe: Recipe) -> Graph:
         TransformError: when a rewrite does not fit; whoever writes one into a recipe allows what it changes.
     """
     algorithm = recipe.algorithm
-    graph = grpo(
-        algorithm.prompts,
-        algorithm.group_size,
-        algorithm.staleness,
-        updates_per_step=algorithm.updates_per_step,
-        kl=Kl.LOSS if algorithm.kl_coefficient else Kl.NONE,
-        normalise=Normalise(algorithm.normalise),
-        old_logprob=Logprob(algorithm.old_logprob),
-        evaluate_every_steps=recipe.evaluation.every_steps,
-    )
+    sizes = algorithm.prompts, algorithm.group_size, algorithm.staleness
+    graph = ALGORITHMS[algorithm.name](*sizes, **_shared_options(recipe), **_own_options(recipe))
     for text in algorithm.rewrites:
         graph = parse(text).apply(graph, explore=True)
     return graph
+
+
+def _shared_options(recipe: Recipe) -> dict[str, Any]:
+    """Return what every algorithm is asked for."""
+    algorithm = recipe.algorithm
+    return {
+        "kl": Kl(algorithm.kl_place),
+        "reference": Reference.FROZEN if algorithm.reference == "none" else Reference(algorithm.reference),
+        "reference_decay": algorithm.reference_decay,
+        "reward": RewardSource.MODEL if recipe.reward.model else RewardSource.VERIFIER,
+        "evaluate_every_steps": recipe.evaluation.every_steps,
+    }
+
+
+def _own_options(recipe: Recipe) -> dict[str, Any]:
+    """Return what only some algorithms are asked for."""
+    algorithm, critic = recipe.algorithm, recipe.critic
+    if critic is not None:
+        trunk = {} if critic.sharing == "none" else {"trunk": Trunk(critic.sharing)}
+        return {"mini_batches": algorithm.updates_per_step, "whiten": algorithm.whiten, **trunk}
+    own: dict[str, Any] = {
+        "updates_per_step": algorithm.updates_per_step,
+        "old_logprob": Logprob(algorithm.old_logprob),
+    }
+    if algorithm.name == "grpo":
+        own["normalise"] = Normalise(algorithm.normalise)
+    if algorithm.name == "dapo":
+        own["dynamic_sampling"] = False
+    return own

@@ -12,7 +12,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 from rpeg.environments.suggest import listed
-from rpeg.recipe.schema import Recipe, Section
+from rpeg.recipe.schema import Recipe
+from rpeg.recipe.section import Section
 
 __all__ = ["Place", "all_keys", "expected", "find", "kind", "stand_in", "suggestion"]
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from rpeg.errors import Fault
 from rpeg.recipe.rule import Rule
+from rpeg.recipe.rules_algorithm import ALGORITHM_RULES
 from rpeg.recipe.rules_files import FILE_RULES
 from rpeg.recipe.rules_values import VALUE_RULES
 from rpeg.recipe.schema import Recipe
 
 __all__ = ["RULES", "advice", "cross_field_faults"]
 
-RULES: tuple[Rule, ...] = (*VALUE_RULES, *FILE_RULES)
+RULES: tuple[Rule, ...] = (*VALUE_RULES, *ALGORITHM_RULES, *FILE_RULES)
 """Every rule."""
 
 

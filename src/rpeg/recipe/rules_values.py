@@ -188,13 +188,6 @@ def _time_limit_is_kept(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("reward.timeout_s", what, "give at least 1 process, or remove the limit")
 
 
-@VALUE_RULES.over("algorithm.group_size")
-def _group_has_spread(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    if recipe.algorithm.group_size < 2:
-        what = "1 answer per prompt is its own baseline, so every advantage would be 0 and nothing would be learned"
-        yield Fault("algorithm.group_size", what, "give at least 2; 8 is usual")
-
-
 @VALUE_RULES.over("algorithm.prompts", "algorithm.updates_per_step")
 def _updates_divide_prompts(recipe: Recipe, _: Path) -> Iterator[Fault]:
     prompts, updates = recipe.algorithm.prompts, recipe.algorithm.updates_per_step
@@ -203,28 +196,6 @@ def _updates_divide_prompts(recipe: Recipe, _: Path) -> Iterator[Fault]:
         what += f"{prompts // updates} * {updates} + {prompts % updates}"
         remedy = f"set prompts to {_neighbours(prompts, updates)}, or updates_per_step to one of {_divisors(prompts)}"
         yield Fault("algorithm.prompts", what, remedy)
-
-
-@VALUE_RULES.over("algorithm.staleness", "algorithm.correction", "algorithm.old_logprob", "algorithm.correction_cap")
-def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    algorithm = recipe.algorithm
-    if algorithm.correction == "none" and algorithm.staleness >= 2:
-        what = f"none with staleness {algorithm.staleness}: uncorrected losses collapse from staleness 2 on"
-        yield Fault("algorithm.correction", what, "set correction to truncated, or staleness to at most 1")
-    if algorithm.correction == "truncated" and algorithm.old_logprob == "recorded":
-        what = "recorded with correction truncated: every importance weight would be 1, so nothing would be corrected"
-        yield Fault("algorithm.old_logprob", what, "set it to recomputed or auto")
-    default = type(algorithm).model_fields["correction_cap"].default
-    if algorithm.correction == "none" and algorithm.correction_cap != default:
-        what = f"{algorithm.correction_cap} has no effect with correction none"
-        yield Fault("algorithm.correction_cap", what, "remove it, or set correction to truncated")
-
-
-@VALUE_RULES.over("algorithm.staleness", "algorithm.correction", is_advice=True)
-def _slightly_stale_answers(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    if recipe.algorithm.correction == "none" and recipe.algorithm.staleness == 1:
-        what = "none with staleness 1: answers of older weights are learned from as if they were new"
-        yield Fault("algorithm.correction", what, "auto corrects them")
 
 
 @VALUE_RULES.over("sampling.slots", "algorithm.prompts", "algorithm.group_size", is_advice=True)

@@ -3,6 +3,7 @@
 A section is a frozen pydantic model; the text under a field is what messages and documentation say about it. Types are
 strict: ``"8"`` is not a number and ``1`` is not true. Values that may be left out and follow from others (``kv_heads``,
 ``sampling.slots``, ``correction: auto``) are filled in here, so that whoever reads a recipe finds every value decided.
+The sections about learning are in `rpeg.recipe.learning`.
 Rules that involve several keys are in `rpeg.recipe.rules`.
 """
 
@@ -12,8 +13,6 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -23,10 +22,14 @@ from pydantic import (
     field_validator,
 )
 
+from rpeg.recipe.learning import AlgorithmSection, CriticSection
+from rpeg.recipe.section import Betas, Section, Share
 from rpeg.recipe.yaml_text import dump_yaml
 
 __all__ = [
+    "AdapterSection",
     "AlgorithmSection",
+    "CriticSection",
     "DataSection",
     "EvaluationSection",
     "ModelSection",
@@ -40,18 +43,6 @@ __all__ = [
     "Section",
     "WarmupSection",
 ]
-
-_Share = Annotated[float, Field(ge=0, le=1)]
-_Decay = Annotated[float, Field(ge=0, lt=1)]
-_Betas = Annotated[tuple[_Decay, _Decay], Field(strict=False)]
-
-
-class Section(BaseModel):
-    """A group of keys: unknown ones are refused, values are not converted, nothing changes after it is made."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class ScratchSection(Section):
@@ -83,6 +74,15 @@ class ScratchSection(Section):
     """Alphabet of the character-level tokenizer, one token each."""
 
 
+class AdapterSection(Section):
+    """Low-rank matrices beside the frozen weights (LoRA, arXiv:2106.09685): only they are trained."""
+
+    rank: PositiveInt = 16
+    """Rank of the matrices."""
+    alpha: PositiveFloat = 32.0
+    """What they add is multiplied with this over rank."""
+
+
 class ModelSection(Section):
     """The model to train: a folder, or a new one."""
 
@@ -92,6 +92,8 @@ class ModelSection(Section):
     """Shape of a new model."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of arithmetic; the trained weights and the optimizer's state are float32 either way."""
+    adapter: AdapterSection | None = None
+    """Train an adapter on the model and not its weights; default: null."""
 
 
 class DataSection(Section):
@@ -144,6 +146,9 @@ class RewardSection(Section):
     """Last tokens before sampling.max_new_tokens over which the reward falls by overlong_penalty; 0 = it does not."""
     overlong_penalty: PositiveFloat = 1.0
     """What an answer of the full length loses."""
+    model: str | None = None
+    """Folder of a Hugging Face sequence classifier with one output that scores answers in place of the functions, which
+    then only say what eval/accuracy counts as right."""
 
 
 class WarmupSection(Section):
@@ -157,63 +162,12 @@ class WarmupSection(Section):
     """Peak learning rate; falls to zero along a cosine."""
     warmup_updates: NonNegativeInt = 10
     """Updates over which the learning rate rises from zero."""
-    betas: _Betas = (0.9, 0.95)
+    betas: Betas = (0.9, 0.95)
     """Decay rates of AdamW's two averages."""
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's weight decay."""
-    working_share: _Share = 0.5
+    working_share: Share = 0.5
     """Share of demonstrations that write their working, 0 to 1."""
-
-
-class AlgorithmSection(Section):
-    """The learning rule."""
-
-    name: Literal["grpo"] = "grpo"
-    """The algorithm."""
-    prompts: PositiveInt = Field(examples=[32])
-    """Prompts per step."""
-    group_size: PositiveInt = Field(examples=[8])
-    """Answers sampled per prompt; their mean reward is the baseline."""
-    updates_per_step: PositiveInt = 1
-    """Optimizer updates a step's answers are split into; divides prompts."""
-    staleness: NonNegativeInt = 0
-    """Updates of the weights, in steps, that answers may lag behind; 0 = sample and train in turn."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The probability ratio is clipped below 1 minus this."""
-    clip_high: PositiveFloat = 0.28
-    """The probability ratio is clipped above 1 plus this."""
-    std_normalise: bool = False
-    """Whether advantages are divided by the standard deviation of their group."""
-    normalise: Literal["token", "sample"] = "token"
-    """Loss mean over all tokens of an update, or over each answer and then over answers."""
-    kl_coefficient: NonNegativeFloat = 0.0
-    """Weight of the penalty for leaving the first model; 0 = no reference model."""
-    mask_truncated: bool = False
-    """Whether answers cut off at sampling.max_new_tokens are left out of the loss; they count in the baseline."""
-    correction: Literal["auto", "none", "truncated"] = Field(default="auto", validate_default=True)
-    """Importance weights for answers of older weights; auto = none at staleness 0, else truncated."""
-    correction_cap: Annotated[float, Field(ge=1)] = 2.0
-    """Largest importance weight."""
-    rewrites: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Transformations of the algorithm's graph, in order, such as stream{producer=gen,firings=4}."""
-    old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)
-    """Ratio's denominator: as sampled, or recomputed before the step; auto = recomputed with a correction."""
-
-    @field_validator("correction")
-    @classmethod
-    def _decide_correction(cls, value: str, info: ValidationInfo) -> str:
-        """Replace auto by what follows from the staleness."""
-        if value == "auto" and "staleness" in info.data:
-            return "truncated" if info.data["staleness"] > 0 else "none"
-        return value
-
-    @field_validator("old_logprob")
-    @classmethod
-    def _decide_old_logprob(cls, value: str, info: ValidationInfo) -> str:
-        """Replace auto by what the correction needs."""
-        if value == "auto" and "correction" in info.data:
-            return "recomputed" if info.data["correction"] == "truncated" else "recorded"
-        return value
 
 
 class SamplingSection(Section):
@@ -232,7 +186,7 @@ class OptimizerSection(Section):
 
     lr: PositiveFloat = Field(examples=[2e-4])
     """Peak learning rate."""
-    betas: _Betas = (0.9, 0.95)
+    betas: Betas = (0.9, 0.95)
     """Decay rates of AdamW's two averages."""
     eps: PositiveFloat = 1e-8
     """AdamW's epsilon."""
@@ -296,6 +250,8 @@ class Recipe(Section):
     """Supervised steps first, or null."""
     algorithm: AlgorithmSection
     """The learning rule."""
+    critic: CriticSection | None = Field(default=None, validate_default=True)
+    """The critic of PPO: what it starts from, and what it shares with the policy."""
     sampling: SamplingSection
     """How answers are sampled."""
     optimizer: OptimizerSection
@@ -313,6 +269,18 @@ class Recipe(Section):
             return value
         function = "number" if info.data["data"].task is None else "task"
         return value.model_copy(update={"functions": (RewardItem(function=function),)})
+
+    @field_validator("critic")
+    @classmethod
+    def _decide_critic(cls, value: CriticSection | None, info: ValidationInfo) -> CriticSection | None:
+        """Give PPO a critic, and say what it shares."""
+        algorithm: AlgorithmSection | None = info.data.get("algorithm")
+        if algorithm is None or (value is None and not algorithm.defaults.has_critic):
+            return value
+        found = value or CriticSection()
+        if found.sharing != "auto":
+            return found
+        return found.model_copy(update={"sharing": "full" if algorithm.name == "ppo_shared" else "none"})
 
     @field_validator("sampling")
     @classmethod

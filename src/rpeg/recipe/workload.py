@@ -25,7 +25,7 @@ from rpeg.algorithms.catalog import ALGORITHMS
 from rpeg.errors import Fault, RecipeError
 from rpeg.graph.graph import Graph
 from rpeg.recipe.algorithm import build
-from rpeg.recipe.schema import Section
+from rpeg.recipe.section import Section
 from rpeg.recipe.source import read_source
 from rpeg.recipe.yaml_text import parse_value
 

@@ -59,12 +59,6 @@ class Checkpoint:
         """The weights, as a Hugging Face folder."""
         return self.path / MODEL
 
-    @property
-    def moments(self) -> Path | None:
-        """The optimizer's state; None before the first update."""
-        path = self.path / MOMENTS
-        return path if path.exists() else None
-
     def waiting(self) -> dict[str, Rows]:
         """Return the rollouts that were made ahead."""
         record = cast(dict[str, dict[str, dict[str, str]]], read_json(self.path / _STATE))
@@ -76,7 +70,7 @@ class Checkpoint:
 
 
 def save(
-    folder: RunFolder, state: State, waiting: Mapping[str, Rows], keep_last: int, save_model: Callable[[Path], None]
+    folder: RunFolder, state: State, waiting: Mapping[str, Rows], keep_last: int, save_roles: Callable[[Path], None]
 ) -> Checkpoint:
     """Write the checkpoint of ``state.step`` and delete those older than the ``keep_last`` newest.
 
@@ -85,13 +79,13 @@ def save(
         state: what it says about itself.
         waiting: rollouts made ahead, by name.
         keep_last: how many checkpoints stay.
-        save_model: writes ``model/`` and the moments into a given folder.
+        save_roles: writes what was learned into a given folder, ``model/`` and the moments at least.
     """
     target = folder.checkpoint(state.step)
     draft = target.with_name(f".{target.name}.tmp")
     _remove(draft)
     draft.mkdir(parents=True)
-    save_model(draft)
+    save_roles(draft)
     tensors = {
         f"{n}:{c}{part}": t for n, rows in waiting.items() for c, v in rows.columns.items() for part, t in _parts(v)
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,6 @@ from typing import cast
 import torch
 
 from rpeg.environments.rewards import Scorer
-from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
@@ -49,14 +48,6 @@ class Generator:
         is_evaluated = recipe.evaluation.every_steps > 0
         self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
 
-    def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
-        """Return what this role does, by stage kind."""
-        return {
-            StageKind.GENERATE: self.generate,
-            StageKind.PULL: self.pull,
-            StageKind.EVALUATE: self.evaluate,
-        }
-
     def pull(self, task: Task) -> Outcome:
         """Take over published weights; as many versions are kept as the graph may still read."""
         assert task.weights is not None, f"nothing was pushed for step {task.step}"
@@ -84,6 +75,16 @@ class Generator:
         seeds = [seed + member for seed in task.groups.tensor("seed").tolist() for member in range(group)]
         samples = sorted(self._sampler.generate(prompts, group, params, seeds), key=lambda s: s.index)
         rows = _rows([prompt for prompt in prompts for _ in range(group)], samples, version)
+        num_tokens = sum(len(sample.ids) for sample in samples)
+        return Outcome(rows, num_rows=len(samples), num_tokens=num_tokens, version=version)
+
+    def answer(self, task: Task) -> Outcome:
+        """Answer every prompt once, greedily, from the weights the graph names."""
+        version = self._use(task)
+        params = SamplingParams(1.0, self._recipe.sampling.max_new_tokens, self._ends, greedy=True)
+        prompts = [ids.tolist() for ids in task.groups.ragged("tokens").rows()]
+        samples = sorted(self._sampler.generate(prompts, 1, params, [0] * len(prompts)), key=lambda s: s.index)
+        rows = _rows(prompts, samples, version).only(("tokens", "mask", "version", "finished"))
         num_tokens = sum(len(sample.ids) for sample in samples)
         return Outcome(rows, num_rows=len(samples), num_tokens=num_tokens, version=version)
 

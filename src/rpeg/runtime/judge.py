@@ -1,16 +1,14 @@
-"""The role that judges: scores answers, and turns the scores of a group into advantages."""
+"""The role that judges: scores answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 
 from rpeg.environments.overlong import overlong_penalty
 from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Scorer
 from rpeg.errors import RunFault
-from rpeg.graph.stage import StageKind
-from rpeg.numerics.advantages import group_advantages
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
@@ -25,7 +23,7 @@ _SHOWN = 16
 
 
 class Judge:
-    """Rewards and the baseline they are compared with."""
+    """The reward functions of a recipe."""
 
     def __init__(self, recipe: Recipe, model: Path, rewards: Scorer) -> None:
         """Judge by ``rewards``, reading answers with the tokenizer of ``model``."""
@@ -33,18 +31,13 @@ class Judge:
         self._tokenizer = load_tokenizer(model)
         self._task = load_task(recipe)
 
-    def methods(self) -> Mapping[StageKind, Callable[[Task], Outcome]]:
-        """Return what this role does, by stage kind."""
-        return {StageKind.VERIFY: self.verify, StageKind.ADVANTAGE: self.advantage}
-
     def verify(self, task: Task) -> Outcome:
         """Give every sample a reward, NaN where no function could score it."""
-        verdict = self.judge(task.groups.tensor("row").tolist(), task.samples)
+        verdict = self.judge(task.groups.tensor("row").tolist(), task.samples, self._recipe.algorithm.group_size)
         return self.outcome(task, verdict, task.samples)
 
-    def judge(self, problems: list[int], samples: Rows) -> Verdict:
-        """Score ``samples``, which answer the training problems of these numbers, a group each."""
-        group = self._recipe.algorithm.group_size
+    def judge(self, problems: list[int], samples: Rows, group: int) -> Verdict:
+        """Score ``samples``, which answer the training problems of these numbers, ``group`` of them each."""
         asked = [problem for index in problems for problem in [self._task.train(index)] * group]
         answers = self._answers(samples)
         settings, limit = self._recipe.reward, self._recipe.sampling.max_new_tokens
@@ -69,6 +62,12 @@ class Judge:
             rows, metrics=verdict.metrics(samples), records=records, notes=verdict.notes(), num_rows=len(rewards)
         )
 
+    def verify_greedy(self, task: Task) -> Outcome:
+        """Give the greedy answer to every prompt a reward, NaN where no function could score it."""
+        verdict = self.judge(task.groups.tensor("row").tolist(), task.groups, 1)
+        found = [reward for reward in verdict.rewards if reward is not None]
+        return Outcome(Rows({"reward": verdict.column()}), metrics={"greedy/reward": fmean(found)} if found else {})
+
     def _answers(self, rows: Rows) -> list[str]:
         pairs = zip(rows.ragged("tokens").rows(), rows.ragged("mask").rows(), strict=True)
         return self._tokenizer.batch_decode([tokens[mask].tolist() for tokens, mask in pairs], skip_special_tokens=True)
@@ -89,11 +88,3 @@ class Judge:
             "finished": bool(samples.tensor("finished")[index]),
             "held_out": False,
         }
-
-    def advantage(self, task: Task) -> Outcome:
-        """Compare every reward with those of its group; unscorable samples get NaN, which the trainer leaves out."""
-        rewards = task.samples.tensor("reward")
-        algorithm = self._recipe.algorithm
-        advantages, stats = group_advantages(rewards, algorithm.group_size, algorithm.std_normalise)
-        advantages[~rewards.isfinite()] = float("nan")
-        return Outcome(Rows({"advantage": advantages}), metrics=stats.metrics(), num_rows=len(rewards))

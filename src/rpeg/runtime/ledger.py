@@ -52,10 +52,10 @@ class Ledger:
         step = self._steps.pop(number)
         now_s = time.monotonic()
         step_s, self._closed_s = now_s - self._closed_s, now_s
-        sampled = [o for kind, o in step.outcomes if kind is StageKind.VERIFY]
+        compared = [o for kind, o in step.outcomes if kind is StageKind.ADVANTAGE]
         trained = [o for kind, o in step.outcomes if kind is StageKind.TRAIN]
         tokens = sum(outcome.num_tokens for outcome in trained)
-        self._count(sum(outcome.num_rows for outcome in sampled), tokens)
+        self._count(sum(outcome.num_rows for outcome in compared), tokens)
         metrics: dict[str, object] = {"step": number}
         metrics |= {f"counters/{name}": total for name, total in self.counters.items()}
         metrics |= _merged([outcome.metrics for _, outcome in step.outcomes])
@@ -100,7 +100,9 @@ def _merged(parts: list[Mapping[str, float]]) -> dict[str, float]:
 def _merge(name: str, values: list[float]) -> float:
     if name.startswith(_SUMMED):
         return sum(values)
-    return max(values) if name.endswith(("max", "max_s")) else sum(values) / len(values)
+    if name.endswith(("max", "max_s")):
+        return max(values)
+    return min(values) if name.endswith("min") else sum(values) / len(values)
 
 
 def _seconds_by_stage(spans: list[Span]) -> dict[str, float]:
@@ -112,15 +114,9 @@ def _seconds_by_stage(spans: list[Span]) -> dict[str, float]:
 
 def _samples(step: _Step) -> list[dict[str, object]]:
     """Return the samples to read, with the advantages that came after their rewards."""
-    advantages = [
-        outcome.rows.tensor("advantage").tolist()
-        for kind, outcome in step.outcomes
-        if kind is StageKind.ADVANTAGE and outcome.rows is not None
+    worth = [value for _, outcome in step.outcomes for value in outcome.worth]
+    return [
+        {**record, "advantage": None if record["held_out"] else worth[index]}
+        for _, outcome in step.outcomes
+        for index, record in enumerate(outcome.records)
     ]
-    flat = [value for part in advantages for value in part]
-    samples: list[dict[str, object]] = []
-    for kind, outcome in step.outcomes:
-        for index, record in enumerate(outcome.records):
-            advantage = flat[index] if kind is StageKind.VERIFY else None
-            samples.append({**record, "advantage": advantage})
-    return samples

@@ -128,7 +128,7 @@ def make_start(
 
     if recipe.warmup is not None:
         warm_up(model, tokenizer, source.task, recipe, report)
-    if recipe.algorithm.kl_coefficient:
+    if recipe.algorithm.reference == "frozen" or recipe.model.adapter is not None:
         save_model(model, tokenizer, folder.path / REFERENCE)
     state = State(0, "", {})
     return save(folder, state, {}, recipe.run.keep_last, lambda draft: save_model(model, tokenizer, draft / MODEL))

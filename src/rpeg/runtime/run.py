@@ -40,6 +40,7 @@ from rpeg.runtime.homes.inline import InlineHome
 from rpeg.runtime.homes.processes import ProcessHome
 from rpeg.runtime.interrupt import Interrupt
 from rpeg.runtime.ledger import Ledger
+from rpeg.runtime.origin import Origin
 from rpeg.runtime.prepare import REFERENCE, check_inputs, make_start
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.resume import find_start, note_status
@@ -170,13 +171,11 @@ class _Run:
         assert start is not None or self._recipe.model.path is not None
         model = start.model if start else Path(self._recipe.model.path or "")
         reference = self.folder.path / REFERENCE if self._recipe.model.scratch else Path(self._recipe.model.path or "")
-        moments, version = (start.moments, start.state.step) if start else (None, 0)
+        origin = Origin(model, reference, start.path if start else None, start.state.step if start else 0)
         ready = []
         for mesh in self._plan.meshes:
-            kinds = {self._graph.stage_of[b.stage].kind for b in self._plan.bindings if b.mesh == mesh.name}
-            spec = WorkerSpec(
-                self._recipe, self._graph.contract, frozenset(kinds), model, reference, moments, version, self._threads
-            )
+            stages = tuple(binding.stage for binding in self._plan.bindings if binding.mesh == mesh.name)
+            spec = WorkerSpec(self._recipe, self._graph, stages, origin, self._threads)
             ready.append(home.spawn(mesh.name, spec))
         for future in ready:
             future.result()
@@ -224,10 +223,15 @@ class _Run:
         self.listener.on_step(metrics)
 
     def _save(self, home: Home, store: Store) -> None:
-        trainer = next(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.TRAIN)
+        learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
         state = State(self._steps_done, self._graph.digest(), self._ledger.counters)
         keep = self._recipe.run.keep_last
-        save(self.folder, state, store.waiting(), keep, lambda draft: home.call(trainer, "save", draft).result())
+
+        def save_roles(draft: Path) -> None:
+            for mesh in learning:
+                home.call(mesh, "save", draft).result()
+
+        save(self.folder, state, store.waiting(), keep, save_roles)
 
     def _leave(self) -> None:
         """Leave the model, the trace and the prediction behind."""

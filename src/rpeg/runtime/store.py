@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from rpeg.graph.access import Access, Mode
+from rpeg.graph.access import Access
 from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
 from rpeg.plan.events import Event
@@ -74,7 +74,7 @@ class Store:
         """Keep what ``event`` made for ``step``, and let go of what it was the last to read."""
         for write in self._graph.writes(event.stage):
             is_state = self._graph.data_of[write.data].kind is DataKind.STATE
-            if is_state and outcome.weights is not None and write.mode is Mode.WRITE:
+            if is_state and outcome.weights is not None:
                 self._weights[write.data, step + 1] = outcome.weights
             elif not is_state and outcome.rows is not None:
                 parts = self._rows[write.data, step]

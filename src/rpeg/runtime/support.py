@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.access import Refresh
+from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
@@ -29,8 +30,6 @@ EXECUTED = frozenset(
 )
 """Kinds of stages that some role of a worker carries out."""
 
-_ONCE = EXECUTED - {StageKind.FORWARD}
-
 
 def unsupported(graph: Graph) -> Iterator[Fault]:
     """Yield everything in ``graph`` that would not be done as it says."""
@@ -42,10 +41,7 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
             yield Fault(stage.name, f"its body, a loop over {stage.body.index}, cannot run yet", "leave it out")
         if stage.kind is StageKind.TRAIN and stage.passes > 1:
             yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
-    for kind, count in Counter(stage.kind for stage in graph.stages).items():
-        if kind in _ONCE and count > 1:
-            names = ", ".join(stage.name for stage in graph.stages if stage.kind is kind)
-            yield Fault(names, f"{count} {kind} stages in one step", "only 1 of a kind runs yet")
+    yield from _repeated(graph)
     for access in graph.accesses:
         if access.refresh is not Refresh.STEP:
             yield Fault(
@@ -57,6 +53,20 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
     for data in graph.data:
         if data.max_carry:
             yield Fault(data.name, f"carries samples over up to {data.max_carry} steps", "only whole samples run yet")
+
+
+def _repeated(graph: Graph) -> Iterator[Fault]:
+    """Yield stages that would do the same to the same model twice in a step; passes over rows may be any number."""
+    alike: dict[tuple[StageKind, str | None, bool], list[str]] = defaultdict(list)
+    for stage in graph.stages:
+        is_per_group = any(graph.data_of[write.data].per is Per.GROUP for write in graph.writes(stage.name))
+        if stage.kind is not StageKind.FORWARD:
+            alike[stage.kind, stage.model, is_per_group].append(stage.name)
+    for (kind, model, _), names in alike.items():
+        if len(names) > 1:
+            of_model = f" of {model}" if model is not None else ""
+            text = f"{len(names)} {kind} stages{of_model} in one step"
+            yield Fault(", ".join(names), text, "only 1 of a kind runs yet")
 
 
 def check_plan_runs(plan: Plan, events: EventGraph) -> None:

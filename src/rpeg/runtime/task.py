@@ -31,7 +31,7 @@ class Task:
     versions: Mapping[str, int]
     """Version of every STATE that is read: the number of steps that have updated it, 0 before the first."""
     weights: Weights | None = None
-    """Weights that travel between workers: what a PULL installs."""
+    """Weights that travel between workers: what a PULL installs, or a state as small as a coefficient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,15 @@ class Outcome:
     rows: Rows | None = None
     """New columns, one row per sample of the firing."""
     weights: Weights | None = None
-    """Weights that travel between workers: what a PUSH publishes."""
+    """Weights that travel between workers: what a PUSH publishes, or a state as small as a coefficient."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Figures of this firing under their public names."""
     records: tuple[Mapping[str, object], ...] = ()
     """Samples worth reading, as lines of ``samples.jsonl``."""
     notes: tuple[str, ...] = ()
     """What the user should hear of."""
+    worth: tuple[float, ...] = ()
+    """Mean advantage of every sample, to be read beside it."""
     num_rows: int = 0
     num_tokens: int = 0
     version: int | None = None

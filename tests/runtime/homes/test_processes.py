@@ -26,6 +26,7 @@ from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.homes.inline import InlineHome
 from rpeg.runtime.homes.processes import ProcessHome
+from rpeg.runtime.origin import Origin
 from rpeg.runtime.prepare import ScratchSpec
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Task
@@ -55,6 +56,11 @@ def wait_until(is_so: Callable[[], bool], limit_s: float) -> None:
     while not is_so():
         assert time.monotonic() - started_s < limit_s
         time.sleep(0.02)
+
+
+def shared_memory() -> set[str]:
+    """Return the names of shared memory; locks come and go with whatever else runs on this machine."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
 
 
 def start_endless(folder: Path) -> subprocess.Popen[str]:
@@ -105,19 +111,18 @@ def test_control_c_to_the_whole_group_ends_in_order(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_leaves_no_worker(tmp_path: Path) -> None:
-    names = set(os.listdir("/dev/shm"))
+    names = shared_memory()
     process = start_endless(tmp_path)
     process.kill()
     wait_until(lambda: not running(process.pid), 60)
     process.communicate()
-    wait_until(lambda: set(os.listdir("/dev/shm")) <= names, 60)
+    wait_until(lambda: shared_memory() <= names, 60)
 
 
 def judge(folder: Path) -> WorkerSpec:
     """Return the worker that needs least: it loads the tokenizer of ``folder`` and the rewards."""
     recipe = tiny_recipe()
-    contract = build_graph(recipe).contract
-    return WorkerSpec(recipe, contract, frozenset({StageKind.VERIFY}), folder, folder, None, 0, 1)
+    return WorkerSpec(recipe, build_graph(recipe), ("reward",), Origin(folder, folder, None, 0), 1)
 
 
 def test_errors_arrive_and_calls_keep_their_order(tmp_path: Path) -> None:

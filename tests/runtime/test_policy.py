@@ -1,4 +1,4 @@
-"""The trainer: one gradient whatever the split, rows that teach nothing cost nothing, the state comes back exactly."""
+"""The policy that learns: one gradient whatever the split, useless rows cost nothing, the state comes back exactly."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import ScratchSpec, save_model, scratch_model
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.recipe.graph import build_graph
-from rpeg.runtime.checkpoint import MODEL, MOMENTS
+from rpeg.runtime.checkpoint import MODEL
+from rpeg.runtime.origin import Origin
+from rpeg.runtime.policy import Policy
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Task
-from rpeg.runtime.trainer import Trainer
 
 LENGTHS = (3, 7, 5, 1, 8, 2, 4, 6)
 """Response tokens of the eight rows; all prompts have two."""
@@ -55,23 +56,23 @@ def task(samples: Rows, kind: StageKind = StageKind.TRAIN, stage: str = "train")
     return Task(stage, kind, 5, 0, Rows({}), samples, {"actor.master": 5})
 
 
-def trainer(folder: Path, **sections: Any) -> Trainer:
-    """Return a trainer of the model in ``folder``."""
+def policy(folder: Path, checkpoint: Path | None = None, version: int = 0, **sections: Any) -> Policy:
+    """Return the policy in ``folder``, with the optimizer's state of ``checkpoint``."""
     sections = {"algorithm": {"updates_per_step": 1, **sections.pop("algorithm", {})}, **sections}
     recipe = tiny_recipe(**sections)
-    return Trainer(recipe, build_graph(recipe).contract, folder, folder, None, 0)
+    return Policy(recipe, build_graph(recipe).contract, Origin(folder, folder, checkpoint, version))
 
 
-def gradient(found: Trainer) -> torch.Tensor:
+def gradient(found: Policy) -> torch.Tensor:
     """Return all gradients as one vector."""
-    return torch.cat([p.grad.flatten() for p in found._policy.parameters() if p.grad is not None])
+    return torch.cat([p.grad.flatten() for p in found.model.parameters() if p.grad is not None])
 
 
 @pytest.mark.parametrize("normalise", ["token", "sample"])
 @pytest.mark.parametrize("budget", [10, 17, 40])
 def test_the_gradient_is_the_same_for_every_split(model: Path, normalise: str, budget: int) -> None:
     sections: dict[str, Any] = {"algorithm": {"normalise": normalise}}
-    whole, parts = trainer(model, **sections), trainer(model, optimizer={"micro_batch_tokens": budget}, **sections)
+    whole, parts = policy(model, **sections), policy(model, optimizer={"micro_batch_tokens": budget}, **sections)
     for each in (whole, parts):
         each.train(task(rows(ADVANTAGES)))
     torch.testing.assert_close(gradient(parts), gradient(whole), atol=1e-6, rtol=1e-5)
@@ -80,7 +81,7 @@ def test_the_gradient_is_the_same_for_every_split(model: Path, normalise: str, b
 
 
 def test_rows_are_counted_by_what_they_teach(model: Path) -> None:
-    outcome = trainer(model).train(task(rows(ADVANTAGES)))
+    outcome = policy(model).train(task(rows(ADVANTAGES)))
     assert outcome.metrics["rows/trained"] == 6
     assert outcome.metrics["rows/without_advantage"] == 1
     assert outcome.metrics["rows/unscorable"] == 1
@@ -90,7 +91,7 @@ def test_rows_are_counted_by_what_they_teach(model: Path) -> None:
 
 def test_unscorable_rows_are_in_no_denominator_and_rows_without_advantage_are(model: Path) -> None:
     """Row 5 has advantage 0, row 6 no reward: only the first makes the mean smaller."""
-    unscorable, worthless = trainer(model, optimizer={"clip_norm": 1e9}), trainer(model, optimizer={"clip_norm": 1e9})
+    unscorable, worthless = policy(model, optimizer={"clip_norm": 1e9}), policy(model, optimizer={"clip_norm": 1e9})
     unscorable.train(task(rows(ADVANTAGES)))
     worthless.train(task(rows([*ADVANTAGES[:6], 0.0, ADVANTAGES[7]])))
     norms = [t.update(task(Rows({}), StageKind.UPDATE)).metrics["optim/grad_norm"] for t in (unscorable, worthless)]
@@ -99,65 +100,59 @@ def test_unscorable_rows_are_in_no_denominator_and_rows_without_advantage_are(mo
 
 def test_firings_add_up_to_the_gradient_of_the_whole(model: Path) -> None:
     """Rows that arrive in four parts of different length give the update of all eight at once."""
-    whole, parts = trainer(model), trainer(model)
+    whole, parts = policy(model), policy(model)
     whole.train(task(rows(ADVANTAGES)))
     for number in range(4):
         parts.train(task(rows(ADVANTAGES).share(number, 4)))
     for each in (whole, parts):
         each.update(task(Rows({}), StageKind.UPDATE))
-    weights = [torch.cat([p.flatten() for p in each._policy.parameters()]) for each in (whole, parts)]
+    weights = [torch.cat([p.flatten() for p in each.model.parameters()]) for each in (whole, parts)]
     torch.testing.assert_close(weights[0], weights[1], atol=1e-6, rtol=1e-5)
 
 
 def test_nothing_to_learn_changes_nothing(model: Path) -> None:
-    found = trainer(model, optimizer={"weight_decay": 0.5})
-    before = [p.clone() for p in found._policy.parameters()]
+    found = policy(model, optimizer={"weight_decay": 0.5})
+    before = [p.clone() for p in found.model.parameters()]
     found.train(task(rows([0.0] * 8)))
     metrics = found.update(task(Rows({}), StageKind.UPDATE, "update")).metrics
     assert metrics["optim/grad_norm"] == 0.0
-    assert all(torch.equal(a, b) for a, b in zip(before, found._policy.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, found.model.parameters(), strict=True))
 
 
 def test_recomputed_scores_are_those_of_training(model: Path) -> None:
     """The ratio is exactly 1 before the first update, because old and new scores take the same path."""
-    found = trainer(model, algorithm={"old_logprob": "recomputed"})
+    found = policy(model, algorithm={"old_logprob": "recomputed"})
     samples = rows([1.0, -1.0] * 4)
-    outcome = found.forward(task(samples, StageKind.FORWARD, "old"))
-    assert outcome.rows is not None
-    found.train(task(samples.joined(outcome.rows)))
+    found.train(task(samples.joined(Rows({"old_logp": found.score(samples)}))))
     metrics = found.update(task(Rows({}), StageKind.UPDATE, "update")).metrics
     assert metrics["policy/ratio_max"] == 1.0
     assert metrics["policy/kl_old"] == 0.0
 
 
 def test_saved_state_goes_on_like_the_one_in_memory(model: Path, tmp_path: Path) -> None:
-    found = trainer(model)
+    found = policy(model)
     for _ in range(3):
         found.train(task(rows(ADVANTAGES)))
         found.update(task(Rows({}), StageKind.UPDATE, "update"))
     found.save(tmp_path / "saved")
-    recipe = tiny_recipe(algorithm={"updates_per_step": 1})
-    again = Trainer(
-        recipe, build_graph(recipe).contract, tmp_path / "saved" / MODEL, model, tmp_path / "saved" / MOMENTS, 3
-    )
-    cold = Trainer(recipe, build_graph(recipe).contract, tmp_path / "saved" / MODEL, model, None, 3)
+    again, cold = (policy(tmp_path / "saved" / MODEL, start, 3) for start in (tmp_path / "saved", None))
     for each in (found, again, cold):
         each.train(task(rows(ADVANTAGES)))
         each.update(task(Rows({}), StageKind.UPDATE, "update"))
-    weights = [torch.cat([p.flatten() for p in each._policy.parameters()]) for each in (found, again, cold)]
+    weights = [torch.cat([p.flatten() for p in each.model.parameters()]) for each in (found, again, cold)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
 def test_the_learning_rate_follows_optimizer_updates(model: Path) -> None:
-    recipe = tiny_recipe(optimizer={"schedule": "linear", "lr": 1.0}, run={"steps": 10})  # 2 updates per step: 20
-    found = Trainer(recipe, build_graph(recipe).contract, model, model, None, 5)
+    sections: dict[str, Any] = {"optimizer": {"schedule": "linear", "lr": 1.0}, "run": {"steps": 10}}  # 20 updates
+    found = policy(model, version=5, algorithm={"updates_per_step": 2}, **sections)
     rate = found.update(task(Rows({}), StageKind.UPDATE, "update")).metrics["optim/lr"]
     assert rate == 0.5  # update 10 of 20
 
 
 def test_bfloat16_trains_float32_weights(model: Path, tmp_path: Path) -> None:
-    found = trainer(model, model={"dtype": "bfloat16"})
+    found = policy(model, model={"dtype": "bfloat16"})
     found.train(task(rows(ADVANTAGES)))
     found.update(task(Rows({}), StageKind.UPDATE, "update"))
     found.save(tmp_path / "saved")
@@ -166,7 +161,7 @@ def test_bfloat16_trains_float32_weights(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_push_is_a_copy(model: Path) -> None:
-    found = trainer(model)
+    found = policy(model)
     pushed = found.push(task(Rows({}), StageKind.PUSH, "push")).weights
     assert pushed is not None
     before = {name: tensor.clone() for name, tensor in pushed.items()}

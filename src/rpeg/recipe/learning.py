@@ -1,0 +1,150 @@
+"""The sections that say what is learned and how: the algorithm and its critic.
+
+Values that may be left out follow from the algorithm (`rpeg.recipe.defaults`) or from other keys; they are filled in
+here, so that whoever reads a recipe finds every value decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
+
+from rpeg.recipe.defaults import ALGORITHM_DEFAULTS, AlgorithmDefaults
+from rpeg.recipe.section import Section, Share
+
+__all__ = ["AlgorithmSection", "CriticSection"]
+
+_CORRECTED = ("truncated", "truncated_sequence", "masked", "decoupled", "rejection")
+"""Corrections, which compare the sampler's policy with the one before the step: that one is needed, too."""
+
+
+def _default(name: str) -> Callable[[dict[str, Any]], Any]:
+    """Return a factory that looks a value up in the table of algorithms."""
+    return lambda given: getattr(ALGORITHM_DEFAULTS[given["name"]], name)
+
+
+class AlgorithmSection(Section):
+    """The learning rule."""
+
+    name: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "remax", "ppo", "ppo_shared"] = (
+        "grpo"
+    )
+    """The algorithm."""
+    prompts: PositiveInt = Field(examples=[32])
+    """Prompts per step."""
+    group_size: PositiveInt = Field(examples=[8])
+    """Answers sampled per prompt; their mean reward is the baseline of most algorithms without a critic."""
+    updates_per_step: PositiveInt = 1
+    """Optimizer updates a step's answers are split into; divides prompts."""
+    staleness: NonNegativeInt = 0
+    """Updates of the weights, in steps, that answers may lag behind; 0 = sample and train in turn."""
+    clip_low: Annotated[float, Field(gt=0, le=1)] = Field(default_factory=_default("clip_low"))
+    """The probability ratio is clipped below 1 minus this; 1 = not at all; default: the algorithm's."""
+    clip_high: PositiveFloat = Field(default_factory=_default("clip_high"))
+    """The probability ratio is clipped above 1 plus this; default: the algorithm's."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """Most that a ratio counts for an answer worse than expected; default: without end."""
+    std_normalise: bool = Field(default_factory=_default("std_normalise"))
+    """Whether advantages are divided by the standard deviation of their group; default: the algorithm's."""
+    whiten: bool = Field(default_factory=_default("whiten"))
+    """Whether advantages are brought to mean 0 and spread 1 over the batch; default: the algorithm's."""
+    normalise: Literal["token", "sample", "constant"] = Field(default_factory=_default("normalise"))
+    """Loss mean over all tokens of an update; over each answer and then over answers; or over answers of the sum over
+    tokens divided by sampling.max_new_tokens; default: the algorithm's."""
+    kl_coefficient: NonNegativeFloat = Field(default_factory=_default("kl_coefficient"))
+    """Weight of the penalty for leaving the reference; 0 = no reference model; default: the algorithm's."""
+    kl_place: Literal["none", "loss", "reward"] = Field(
+        default_factory=lambda given: _default("kl_place")(given) if given["kl_coefficient"] else "none"
+    )
+    """Where the penalty goes; default: the algorithm's place, or none without a coefficient."""
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+        default_factory=lambda given: "k1" if given["kl_place"] == "reward" else "k3"
+    )
+    """How the distance is estimated from the sampled tokens; default: k1 in the reward, k3 in the loss."""
+    kl_target: PositiveFloat | None = None
+    """Distance, in nats per answer, that a controller steers the coefficient to; default: the coefficient stays."""
+    kl_horizon: PositiveInt = 10_000
+    """Answers over which the controller changes the coefficient by at most a fifth."""
+    reference: Literal["none", "frozen", "ema", "adapter_off"] = Field(
+        default_factory=lambda given: "frozen" if given["kl_coefficient"] else "none"
+    )
+    """What the penalty is measured from: the first model, a moving average of the trained one, or the weights below its
+    adapter; default: frozen, or none without a coefficient."""
+    reference_decay: Annotated[float, Field(gt=0, lt=1)] = 0.99
+    """What a moving average keeps of itself in a step."""
+    mask_truncated: bool = False
+    """Whether answers cut off at sampling.max_new_tokens are left out of the loss; they count in the baseline."""
+    correction: Literal["auto", "none", "truncated", "truncated_sequence", "masked", "decoupled", "rejection"] = Field(
+        default="auto", validate_default=True
+    )
+    """Importance weights for answers of older weights: of a token, at most correction_cap; of an answer, likewise; of a
+    token, 0 outside the bounds; of a token, without limit; or none, but answers outside the bounds are left out. auto =
+    none at staleness 0, else truncated."""
+    correction_cap: Annotated[float, Field(ge=1)] = 2.0
+    """Largest importance weight."""
+    correction_low: Share = 0.5
+    """Importance weights below this are outside the bounds."""
+    correction_high: Annotated[float, Field(ge=1)] = Field(
+        default_factory=lambda given: 5.0 if given["correction"] == "masked" else 2.0
+    )
+    """Importance weights above this are outside the bounds; default: 5 for tokens (masked), 2 for answers."""
+    ess_scaling: bool = False
+    """Whether the learning rate of an update is multiplied with the effective share of its answers."""
+    rewrites: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Transformations of the algorithm's graph, in order, such as stream{producer=gen,firings=4}."""
+    old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)
+    """Ratio's denominator: as sampled, or recomputed before the step; auto = the latter with correction or critic."""
+
+    @property
+    def defaults(self) -> AlgorithmDefaults:
+        """The constants of the algorithm."""
+        return ALGORITHM_DEFAULTS[self.name]
+
+    @field_validator("correction")
+    @classmethod
+    def _decide_correction(cls, value: str, info: ValidationInfo) -> str:
+        """Replace auto by what follows from the staleness."""
+        if value == "auto" and "staleness" in info.data:
+            return "truncated" if info.data["staleness"] > 0 else "none"
+        return value
+
+    @field_validator("old_logprob")
+    @classmethod
+    def _decide_old_logprob(cls, value: str, info: ValidationInfo) -> str:
+        """Replace auto by what critic and correction need."""
+        if value == "auto" and "correction" in info.data and "name" in info.data:
+            is_needed = info.data["correction"] in _CORRECTED or ALGORITHM_DEFAULTS[info.data["name"]].has_critic
+            return "recomputed" if is_needed else "recorded"
+        return value
+
+
+class CriticSection(Section):
+    """The critic of PPO: what it starts from, and what it shares with the policy."""
+
+    sharing: Literal["auto", "none", "full", "detached", "lower"] = "auto"
+    """What policy and critic have in common: nothing; all layers; all layers, which the critic does not train; or the
+    lower layers. auto = none for ppo, full for ppo_shared."""
+    layers: PositiveInt | None = None
+    """Lower layers in common, with sharing lower; default: half of them."""
+    path: str | None = None
+    """Folder of the Hugging Face model that a critic of its own starts from; default: the policy's."""
+    lr: PositiveFloat | None = None
+    """Learning rate of the critic, or of its own layers above a shared trunk; default: optimizer.lr."""
+    value_clip: PositiveFloat | None = 0.2
+    """Most that a value may move in a step and still be learned from, in units of reward; null = any."""
+    value_coefficient: PositiveFloat = 0.5
+    """Weight of the critic's loss beside the policy's."""
+    gae_gamma: Share = 1.0
+    """Discount of a reward per token that it lies ahead."""
+    gae_lambda: Share = 0.95
+    """Decay of advantage estimates per token: 1 trusts the rewards, 0 the critic."""

@@ -1,0 +1,74 @@
+"""Weights that are trained: gradients are added up as sums, and divided by the counts of the update that uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
+from rpeg.recipe.schema import Recipe
+from rpeg.runtime.task import Weights
+
+__all__ = ["Learner", "copied"]
+
+
+class Learner:
+    """The parameters of a module with their optimizer and its schedule."""
+
+    def __init__(self, module: nn.Module, recipe: Recipe, lr: float, version: int, moments: Path | None) -> None:
+        """Go on after ``version`` steps with the optimizer's state in the file ``moments``, if there is one."""
+        self.module = module
+        self._settings, self._lr = recipe.optimizer, lr
+        self._total = recipe.run.steps * recipe.algorithm.updates_per_step
+        self.num_updates = version * recipe.algorithm.updates_per_step
+        settings = recipe.optimizer
+        self._optimizer = adamw(module, lr, settings.betas, settings.eps, settings.weight_decay)
+        if moments is not None and moments.exists():
+            self._load(moments)
+
+    def update(self, denominator: int, scale: float = 1.0) -> tuple[float, float]:
+        """Make the next weights from the gradients since the last update, which are sums over ``denominator`` units.
+
+        An update without any gradient leaves weights and moments alone. ``scale`` is a factor of the learning rate.
+
+        Returns:
+            The norm of the gradient before clipping, and the learning rate.
+        """
+        settings = self._settings
+        rate = self._lr * schedule(self.num_updates, self._total, settings.warmup_updates, settings.schedule) * scale
+        set_learning_rate(self._optimizer, rate)
+        norm = 0.0
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        if gradients:
+            for gradient in gradients:
+                gradient.div_(denominator)
+            norm = clip_gradients(self.module.parameters(), settings.clip_norm)
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+        self.num_updates += 1
+        return norm, rate
+
+    def save(self, path: Path) -> None:
+        """Write the optimizer's state into a file; nothing before the first update."""
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.module.named_parameters()}
+        moments = {
+            f"{names[parameter]}:{key}": value.contiguous()
+            for parameter, state in self._optimizer.state.items()
+            for key, value in state.items()
+        }
+        if moments:
+            save_file(moments, path)
+
+    def _load(self, path: Path) -> None:
+        parameters = dict(self.module.named_parameters())
+        for key, value in load_file(path).items():
+            name, _, moment = key.rpartition(":")
+            parameter = parameters[name]
+            self._optimizer.state[parameter][moment] = value.to(parameter.device)
+
+
+def copied(module: nn.Module) -> Weights:
+    """Return a copy of the parameters of a module by name."""
+    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}

@@ -1,0 +1,95 @@
+"""Passes of a model over rows: micro-batches of similar length, scored as they were sampled.
+
+Shapes: B rows of a micro-batch, T tokens of its longest row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rpeg.numerics.logprobs import response_logprobs
+from rpeg.numerics.micro_batches import split
+from rpeg.numerics.precision import device, dtype
+from rpeg.recipe.schema import Recipe
+from rpeg.runtime.rows import Ragged, Rows
+
+__all__ = ["MicroBatch", "Passes", "num_trained"]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows that go through a model together, padded on the right."""
+
+    rows: Rows
+    """What they were picked from."""
+    picks: list[int]
+    """Their numbers in it."""
+    tokens_BT: Tensor
+    mask_BT: Tensor
+
+    def column(self, name: str) -> Tensor:
+        """Return a per-token column of the picked rows, padded like the tokens."""
+        found = self.rows.ragged(name).rows()
+        padded_BT = _padded([found[pick] for pick in self.picks], self.tokens_BT.device)
+        assert padded_BT.shape == self.tokens_BT.shape, name
+        return padded_BT
+
+    def advantages(self) -> Tensor:
+        """Return the advantages of the picked rows: [B, T], or [B, 1] where all tokens of a row share one."""
+        if isinstance(self.rows.columns["advantage"], Ragged):
+            return self.column("advantage")
+        return self.rows.tensor("advantage")[self.picks].unsqueeze(1).to(self.tokens_BT.device)
+
+
+class Passes:
+    """How rows go through models: on which device, in which number format, how many at once."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Take everything from the recipe."""
+        self.device = device(recipe.run.device)
+        # Small updates would vanish in bfloat16 weights, so only the arithmetic of the passes is in that format.
+        self._dtype = dtype(recipe.model.dtype)
+        self._temperature = recipe.sampling.temperature
+        self._budget_tokens = recipe.optimizer.micro_batch_tokens
+
+    def micro_batches(self, rows: Rows, picks: Sequence[int]) -> Iterator[MicroBatch]:
+        """Yield the picked rows in micro-batches; those without trained tokens are left out."""
+        tokens, masks = rows.ragged("tokens").rows(), rows.ragged("mask").rows()
+        trained = [pick for pick in picks if masks[pick].any()]
+        for batch in split([len(tokens[pick]) for pick in trained], self._budget_tokens):
+            chosen = [trained[i] for i in batch]
+            padded = [_padded([column[i] for i in chosen], self.device) for column in (tokens, masks)]
+            yield MicroBatch(rows, chosen, *padded)
+
+    def logprobs(self, model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies of the trained tokens, at the temperature they were sampled at."""
+        with self.autocast():
+            return response_logprobs(model, batch.tokens_BT, batch.mask_BT, self._temperature)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which arithmetic is in the recipe's number format."""
+        return torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32)
+
+    def column(self, rows: Rows, score: Callable[[MicroBatch], Tensor]) -> Ragged:
+        """Return what ``score`` makes of every token, without gradients; 0 where nothing is trained."""
+        lengths = rows.ragged("tokens").lengths_N.tolist()
+        found = [torch.zeros(length) for length in lengths]
+        with torch.no_grad():
+            for batch in self.micro_batches(rows, range(len(rows))):
+                for pick, scores_T in zip(batch.picks, score(batch).cpu(), strict=True):
+                    found[pick] = scores_T[: lengths[pick]]
+        return Ragged.of(found, torch.float32)
+
+
+def num_trained(rows: Rows) -> int:
+    """Return the trained tokens of all rows."""
+    return int(rows.ragged("mask").values_S.sum())
+
+
+def _padded(rows: list[Tensor], on: torch.device) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(on)
