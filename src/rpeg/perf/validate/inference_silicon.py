@@ -9,6 +9,7 @@ from rpeg.errors import ModelError, PlanError
 from rpeg.perf.decode import decode_s
 from rpeg.perf.engine import Engine, engine_for
 from rpeg.perf.serving import Served, online
+from rpeg.perf.validate.misfit import misfit
 from rpeg.perf.validate.row import Priced, Skip
 from rpeg.perf.validate.serving_ideal import ideal_decode_s, ideal_served
 from rpeg.perf.validate.serving_rows import machine, number, precision_of, profile_of
@@ -110,6 +111,8 @@ def _engine(record: Mapping[str, str], shape: ModelShape, part: str) -> tuple[En
     ep = min(ep, ranks)
     products = record.get("gemm_quant_mode") or record.get("precision") or ""
     precision = precision_of(shape, products, record.get("moe_quant_mode") or "")
+    if reason := misfit(shape, tp=tp, pp=pp):
+        raise Skip(reason, set=_TOKEN)
     profile = profile_of(record.get("backend", ""), record.get("backend_version", ""))
     expert_tp = min(moe_tp, ranks // ep) if moe_tp * ep == ranks else ranks // ep
     try:

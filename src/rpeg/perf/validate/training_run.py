@@ -22,9 +22,10 @@ from functools import lru_cache
 from rpeg.hardware.naming import named
 from rpeg.hardware.topology import System
 from rpeg.perf.activations import Kept
-from rpeg.perf.dtype import dtype_of
+from rpeg.perf.dtype import dtype_of, unknown_dtype
 from rpeg.perf.trainer import TrainingLayout
 from rpeg.perf.training_memory import Training, training_memory
+from rpeg.perf.validate.misfit import misfit, no_count
 from rpeg.perf.validate.row import Skip
 from rpeg.plan.plan import Pipeline, Recompute
 from rpeg.shapes.columns import shape_from_columns
@@ -45,6 +46,7 @@ _FRAMEWORKS = (
 _TUNED = ("megatron-bridge", "nemo-24", "megatron-core")
 """Frameworks whose tables have recipes of their own for every row, so that an empty cell says nothing of memory."""
 _OLD = "megatron-2021"
+_COUNTS = ("gpus", "seq_len", "global_batch", "micro_batch", "tp", "pp", "dp", "cp")
 _PACKED_TOKENS = 256.0
 """Of a sample of those that fine-tuning packs: a question of SQuAD with its paragraph."""
 _MOST_PARTS = 5
@@ -110,7 +112,7 @@ def run_of(record: Mapping[str, str]) -> Run:
     """Return the run of a row.
 
     Raises:
-        Skip: when no model can be told.
+        Skip: when no model can be told, or its layout or a count cannot be.
         HardwareError: when no device can be told.
     """
     shape = shape_from_columns(record)
@@ -118,11 +120,14 @@ def run_of(record: Mapping[str, str]) -> Run:
         raise Skip(f"unknown model {record.get('model')!r}")
     machine, framework = named(record.get("hardware", "")), framework_of(record)
     layout, gpus = _layout(record, framework, shape.layers)
+    if reason := no_count(record, _COUNTS) or _misfit(shape, layout, gpus):
+        raise Skip(reason)
     packed = _packed_rows(record)
     length = (number(record, "seq_len") or 2048.0) / packed
     micro_rows = number(record, "micro_batch") * packed
     rows = number(record, "global_batch") * packed or float(layout.dp) * (micro_rows or 1.0) * float(layout.pp)
-    assumed = [machine.assumed, shape.note]
+    is_named = layout.dtype != "bfloat16"
+    assumed = [machine.assumed, shape.note, "" if is_named else unknown_dtype(record.get("dtype") or "")]
     if not micro_rows:
         micro_rows = _micro_rows(shape, machine.system, layout, rows, length)
         assumed.append(f"micro-batch {micro_rows:g} assumed")
@@ -133,6 +138,13 @@ def run_of(record: Mapping[str, str]) -> Run:
     is_adapter = re.search(r"\blora\b|peft|adapter", where) is not None
     text = "; ".join(each for each in assumed if each)
     return Run(shape, machine.system, framework, layout, gpus, rows, length, is_adapter, text)
+
+
+def _misfit(shape: ModelShape, layout: TrainingLayout, gpus: float) -> str:
+    tp, pp, ep = float(layout.tp), float(layout.pp), float(layout.ep)
+    if shape.experts is not None and ep * pp > gpus:
+        return f"{gpus:g} GPUs for ep {ep:g} x pp {pp:g}"
+    return misfit(shape, tp=tp, pp=pp, vp=float(layout.virtual_stages), ep=ep)
 
 
 def _packed_rows(record: Mapping[str, str]) -> float:
