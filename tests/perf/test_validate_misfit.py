@@ -24,9 +24,9 @@ ROWS = {
         "value": "50", "notes": "",
     },
     "kernels": {
-        "source": "a sweep", "op": "gemm", "device": "NVIDIA H100 80GB HBM3", "hardware": "h100_sxm", "dtype": "bfloat16",
-        "m": "64", "n": "4096", "k": "4096", "batch": "", "isl_or_kvlen": "", "heads": "", "kv_heads": "",
-        "latency_us": "15",
+        "source": "a sweep", "op": "gemm", "device": "NVIDIA H100 80GB HBM3", "hardware": "h100_sxm",
+        "dtype": "bfloat16", "m": "64", "n": "4096", "k": "4096", "batch": "", "isl_or_kvlen": "", "heads": "",
+        "kv_heads": "", "latency_us": "15",
     },
     "collectives": {
         "source": "a sweep", "op": "all_reduce", "library": "nccl", "interconnect": "NVLink", "device": "H100-SXM-80GB",
@@ -38,9 +38,9 @@ ROWS = {
         "weight_dtype": "fp8", "metric": "tpot", "unit": "ms", "value": "20",
     },
     "inference_silicon": {
-        "backend": "vllm", "backend_version": "0.12.0", "model_path": "Qwen/Qwen3-32B", "system": "h100_sxm", "isl": "1024",
-        "osl": "256", "tp_size": "2", "pp_size": "1", "silicon_concurrency": "8", "silicon_ttft_ms": "200",
-        "silicon_tpot_ms": "20",
+        "backend": "vllm", "backend_version": "0.12.0", "model_path": "Qwen/Qwen3-32B", "system": "h100_sxm",
+        "isl": "1024", "osl": "256", "tp_size": "2", "pp_size": "1", "silicon_concurrency": "8",
+        "silicon_ttft_ms": "200", "silicon_tpot_ms": "20",
     },
     "rl_steps": {
         "system": "verl", "hardware": "H100-SXM-80GB", "gpus": "16", "model": "Qwen2.5-7B", "algorithm": "GRPO",
@@ -49,8 +49,9 @@ ROWS = {
         "notes": "",
     },
     "real_steps": {
-        "hardware": "H100-SXM-80GB", "gpus": "16", "actor_model": "LLaMA-2-7B", "critic_model": "LLaMA-2-7B", "batch": "512", "prompt_len": "128",
-        "gen_len": "896", "plan": "TP8 PP2", "metric": "step_time", "unit": "s", "value": "60",
+        "hardware": "H100-SXM-80GB", "gpus": "16", "actor_model": "LLaMA-2-7B",
+        "critic_model": "LLaMA-2-7B", "batch": "512",
+        "prompt_len": "128", "gen_len": "896", "plan": "TP8 PP2", "metric": "step_time", "unit": "s", "value": "60",
     },
 }  # fmt: skip
 """One row of each kind, with made-up measurements."""
@@ -101,7 +102,8 @@ def test_the_rows_as_they_are_have_prices(tmp_path: Path, kind: str) -> None:
         ("kernels", {"op": "attention_context", "heads": "32", "kv_heads": "8", "batch": "1", "isl_or_kvlen": "0"},
          "isl_or_kvlen is '0', which is no positive number"),
         ("kernels", {"op": "sorting"}, "operation 'sorting' is unknown"),
-        ("kernels", {"device": "Gaudi 9", "hardware": ""}, "device 'Gaudi 9' is unknown, and the row does not give its peak"),
+        ("kernels", {"device": "Gaudi 9", "hardware": ""},
+         "device 'Gaudi 9' is unknown, and the row does not give its peak"),
         ("collectives", {"size_bytes": "0"}, "size_bytes is '0' beside a time"),
         ("collectives", {"size_bytes": ""}, "size_bytes is '' beside a time"),
         ("collectives", {"time_us": ""}, "neither time nor bandwidth"),
