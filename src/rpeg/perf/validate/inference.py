@@ -11,7 +11,7 @@ from rpeg.perf.serving import Served, at_rate, max_load, online, static_batch
 from rpeg.perf.validate.misfit import misfit
 from rpeg.perf.validate.row import Priced, Skip
 from rpeg.perf.validate.serving_ideal import ideal_batch, ideal_served
-from rpeg.perf.validate.serving_rows import machine, number, precision_of, profile_of
+from rpeg.perf.validate.serving_rows import fitting, machine, number, precision_of, profile_of
 from rpeg.shapes.columns import shape_from_columns
 from rpeg.shapes.model import ModelShape
 
@@ -99,6 +99,8 @@ def _case(record: Mapping[str, str], shape: ModelShape) -> tuple[_Case, str]:
     assumed = ", ".join(filter(None, (assumed, unknown_dtype(weights))))
     precision = precision_of(shape, weights, cache=record.get("kv_dtype", ""))
     engine = engine_for(system, profile_of(record.get("framework", "")), tp=tp, pp=pp, ep=ep, precision=precision)
+    engine, crowded = fitting(engine, shape)
+    assumed = ", ".join(filter(None, (assumed, crowded)))
     replicas = max(1.0, number(record, "gpus", default=1.0) // (tp * pp))
     response = max(1.0, number(record, "osl", default=1.0))
     stopped = min(response, engine.constants.stop_tokens)

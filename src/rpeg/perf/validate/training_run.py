@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from rpeg.errors import HardwareError
+from rpeg.hardware.catalog import part_of
 from rpeg.hardware.naming import named
 from rpeg.hardware.topology import System
 from rpeg.perf.activations import Kept
@@ -120,6 +122,7 @@ def run_of(record: Mapping[str, str]) -> Run:
         raise Skip(f"unknown model {record.get('model')!r}")
     machine, framework = named(record.get("hardware", "")), framework_of(record)
     layout, gpus = _layout(record, framework, shape.layers)
+    system = _evenly(machine.system, int(gpus))
     if reason := no_count(record, _COUNTS) or _misfit(shape, layout, gpus):
         raise Skip(reason)
     packed = _packed_rows(record)
@@ -129,15 +132,29 @@ def run_of(record: Mapping[str, str]) -> Run:
     is_named = layout.dtype != "bfloat16"
     assumed = [machine.assumed, shape.note, "" if is_named else unknown_dtype(record.get("dtype") or "")]
     if not micro_rows:
-        micro_rows = _micro_rows(shape, machine.system, layout, rows, length)
+        micro_rows = _micro_rows(shape, system, layout, rows, length)
         assumed.append(f"micro-batch {micro_rows:g} assumed")
     layout = replace(layout, micro_rows=min(micro_rows, max(1.0, rows / float(layout.dp))))
     if not (record.get("recompute") or "").strip() and framework not in _TUNED:
-        layout = _fitting(shape, machine.system, layout, rows, length)
+        layout = _fitting(shape, system, layout, rows, length)
     where = " ".join(record.get(key) or "" for key in ("table_or_page", "model", "notes")).lower()
     is_adapter = re.search(r"\blora\b|peft|adapter", where) is not None
     text = "; ".join(each for each in assumed if each)
-    return Run(shape, machine.system, framework, layout, gpus, rows, length, is_adapter, text)
+    return Run(shape, system, framework, layout, gpus, rows, length, is_adapter, text)
+
+
+def _evenly(system: System, gpus: int) -> System:
+    """Return the machine as a job has it that fills whole nodes: as many of them in one rack as in the next.
+
+    Of 72 devices in a rack, a job on 256 takes 64 in each of four, not 72 in three and 40 in the last.
+    """
+    of_node = system.levels[-1].count
+    if gpus <= of_node or gpus % of_node:
+        return system
+    try:
+        return replace(part_of(system, gpus), name=system.name)
+    except HardwareError:
+        return system
 
 
 def _misfit(shape: ModelShape, layout: TrainingLayout, gpus: float) -> str:
