@@ -6,6 +6,9 @@ Every measurement is a sum of parts that the model knows (seconds of generation,
 times a constant of the software. The sum of ``|log(predicted / measured)|`` is minimised by Nelder and Mead's simplex
 over the logarithms of the constants, with a pull towards a start that weighs as much as one row that is off by a
 twentieth per factor of two. Rows that leave lengths open have those of the shipped profile ``rl/mathematics``.
+
+The profile ``generic`` is made of those that were fitted on whole steps: of factors the geometric mean, of seconds the
+mean. What that is worth is shown on the rows of a system by the mean of all others.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from rpeg.perf.reshard import num_tensors, routed_parameters
 from rpeg.perf.software import Software, software_for
 from rpeg.perf.trainer import Trainer
 from rpeg.perf.training import training_time
-from rpeg.perf.validate import real_steps, rl_plan, rl_sync, rl_trainer
+from rpeg.perf.validate import real_steps, rl_plan, rl_steps, rl_sync, rl_trainer
 from rpeg.perf.validate.rl_row import run_of, software_of
 from rpeg.shapes.columns import shape_from_columns
 from rpeg.shapes.parameters import num_parameters
@@ -192,6 +195,42 @@ def micro_batch_s(job: rl_trainer.Job, trainer: Trainer) -> float:
     )
 
 
+@cache
+def stand_in(**constants: float) -> Software:
+    """Return the generic software with some of its constants changed."""
+    used = software_for("generic")
+    return replace(used, loaded=replace(used.loaded, constants=replace(used.constants, **constants)))
+
+
+def generic(fits: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the middle of systems; one that has the same factor for all passes has it for both kinds."""
+    factors = {"generation_factor": "generation", "forward_factor": "forward", "training_factor": "training"}
+    found: dict[str, float] = {}
+    for field, name in factors.items():
+        values = [each.get(name, each.get("passes", 1.0)) for each in fits.values()]
+        found[field] = float(np.exp(np.mean(np.log(values))))
+    for field in ("step_s", "forward_row_s", "host_s"):
+        found[field] = float(np.mean([each.get(field, 0.0) for each in fits.values()]))
+    return found
+
+
+def report_generic(fits: Mapping[str, Mapping[str, float]], records: Sequence[Record]) -> None:
+    """Print the middle of systems, and on the steps and stages of each what the middle of the others is worth."""
+    print("generic:", ", ".join(f"{name} {value:.3g}" for name, value in generic(fits).items()))
+    for name in fits:
+        used = stand_in(**generic({other: found for other, found in fits.items() if other != name}))
+        rows = [
+            each
+            for each in records
+            if software_of(each) == name
+            and (each["metric"] == "step_time" or (name == "verl" and each["unit"] == "s"))
+            and not rl_sync.is_sync(each["metric"])
+        ]
+        errors = [abs(rl_steps.price(each, used)[0].predicted / float(each["value"]) - 1.0) for each in rows]
+        if errors:
+            print(f"{name} as generic: mean {100 * np.mean(errors):.1f} %, median {100 * np.median(errors):.1f} %")
+
+
 def pushes(records: Sequence[Record], profile: str) -> list[Sample]:
     """Return times of weights on their way, by gigabytes."""
     found: list[Sample] = []
@@ -217,6 +256,7 @@ def main(paths: Sequence[str]) -> None:
     push = {"start_s": 1.0, "dense_s_per_gb": 0.25, "routed_s_per_gb": 0.5, "crossing_s_per_gb": 1.2}
     trained = {"attention": 1.0, "others": 1.0, "step_s": 0.1, "logit_ns": 0.2, "host_s_per_billion": 1.0}
     verl = {"generation": 1.0, "forward": 1.2, "forward_row_s": 2.5e-3, "training": 1.0, "step_s": 10.0}
+    fits: dict[str, Mapping[str, float]] = {}
     for title, samples, start in (
         ("nemo-rl steps", steps_of_nemo(rest), {"generation": 1.2, "passes": 1.2, "step_s": 10.0, "tensor_s": 1.5e-3}),
         ("verl steps", steps_of_verl(rest), verl),
@@ -229,6 +269,9 @@ def main(paths: Sequence[str]) -> None:
             found = fit(samples, start)
             shown = ", ".join(f"{name} {value:.3g}" for name, value in found.constants.items())
             print(f"{title}: {shown}; error {found.fitted:.1f} %, left out {found.left_out:.1f} %")
+            if title.endswith(" steps"):
+                fits[title.removesuffix(" steps")] = found.constants
+    report_generic(fits, rest)
 
 
 if __name__ == "__main__":

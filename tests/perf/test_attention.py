@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpeg.perf.attention import AttentionConstants, AttentionFigures, Heads, attended_pairs, decode_s, prefill_s
+from rpeg.perf.attention import (
+    AttentionConstants,
+    AttentionFigures,
+    Heads,
+    attended_pairs,
+    decode_s,
+    narrowness,
+    prefill_s,
+)
 
 FIGURES = AttentionFigures(best_flops=1e15, bytes_per_s=1e12, processors=100)
 CONSTANTS = AttentionConstants(0.0, 0.5, 2.0, 0.0, 0.5, 0.0, 0.0, cache_speed=3.0)
@@ -87,3 +95,15 @@ def test_longer_never_takes_less(length: float, more: float, window: float | Non
         lambda tokens: decode_s(2.0, tokens, heads, FIGURES, CONSTANTS),
     ):
         assert price(length * more) >= price(length) * (1 - 1e-9) > 0
+
+
+def test_pairs_of_narrow_heads_wait_for_exponentials() -> None:
+    # 1e15 / 100 / (4 · 24e9): an exponential takes as long as 104 channels.
+    exponential = 1e15 / 100 / (4 * 24e9)
+    expected = ((64**3 + exponential**3) / (128**3 + exponential**3)) ** (1 / 3) * 128 / 64
+    assert narrowness(Heads(8.0, 8.0, 64.0, 64.0), FIGURES) == pytest.approx(expected)
+    assert narrowness(Heads(8.0, 8.0, 128.0, 128.0), FIGURES) == 1.0
+    wide, narrow = (
+        prefill_s(8.0, 8192.0, 8192.0, Heads(h, h, d, d), FIGURES, CONSTANTS) for h, d in ((8, 128), (16, 64))
+    )
+    assert narrow > 1.1 * wide  # as many channels in all, twice as many exponentials

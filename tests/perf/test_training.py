@@ -201,6 +201,17 @@ def test_layers_that_do_not_divide_leave_the_ends_shorter() -> None:
     assert time_of_30 == pytest.approx(time_of_32, rel=0.01)
 
 
+def test_every_number_of_stages_and_parts_has_a_price() -> None:
+    pairs = [(pp, vp) for vp in (1, 2, 3, 5) for pp in range(2, 33) if pp * vp <= LLAMA.layers]
+    for pipeline in (Pipeline.ONE_F_ONE_B, Pipeline.INTERLEAVED):
+        pp, vp = (np.array(each, dtype=float) for each in zip(*pairs, strict=True))
+        layout = TrainingLayout(pp=pp, dp=2.0, zero=1, virtual_stages=vp, pipeline=pipeline)
+        found = training_time(trainer_for(H100), LLAMA, layout, 64.0, 4096.0)
+        for part in ("total_s", "compute_s", "dp_s", "optimizer_s"):
+            assert np.all(np.asarray(getattr(found, part)) > 0.0), part
+        assert np.all(np.asarray(found.bubble_s) >= 0.0)
+
+
 def test_a_balanced_head_takes_layers_from_the_last_stage() -> None:
     even, balanced = (
         training_time(trainer(is_head_balanced=is_so), shape_of("Llama-3.2-1B"), TrainingLayout(pp=4.0), 64, 4096.0)

@@ -101,7 +101,7 @@ def one(base: dict[str, str], **changes: str) -> Priced:
 def test_static_batches_of_2023(changes: dict[str, str], metric: str, measured: float) -> None:
     priced = one({**SPLITWISE, **changes}, metric=metric, value=str(measured))
     assert (priced.set, priced.measured, priced.unit) == ("static-batch inference", measured, "ms")
-    assert priced.predicted == pytest.approx(measured, rel=0.15)
+    assert priced.predicted == pytest.approx(measured, rel=0.2)
     assert priced.ideal < priced.predicted
 
 

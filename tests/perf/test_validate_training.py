@@ -71,7 +71,7 @@ def test_sets_and_groups() -> None:
         "dense training",
     ]
     assert only(changed(BRIDGE, hardware="DGX-GB300")).set == "dense training, other devices"
-    assert only(changed(BRIDGE, model="DeepSeek-V3", params_b="", tp="1", ep="64")).set == "moe training"
+    assert only(changed(BRIDGE, model="DeepSeek-V3", params_b="", gpus="512", tp="1", ep="64")).set == "moe training"
     first, second = only(FOUNDRY), only(changed(FOUNDRY, micro_batch="1", global_batch="8", value="3000"))
     assert first.group == second.group != ""
     assert first.better == "high"
@@ -112,12 +112,12 @@ def test_operations_are_counted_as_sources_count_them() -> None:
         return counted_flops_per_token(record, run_of(record)) / 1e9
 
     # By hand: 6 (8.03e9 - 0.525e9) + 6 * 32 * 4096 * 8192, and with the whole square of attention.
-    llama = changed(BRIDGE, model="LLAMA3_8B", params_b="8.03")
+    llama = changed(BRIDGE, model="LLAMA3_8B", params_b="8.03", vp="")
     assert flops(llama) == pytest.approx(51.47, abs=0.02)
     assert flops(changed(llama, source="NVIDIA/NeMo")) == pytest.approx(57.91, abs=0.02)
     assert flops(changed(llama, source="NVIDIA/NeMo", table_or_page="Finetuning")) == pytest.approx(45.03, abs=0.02)
     assert flops(changed(llama, table_or_page="26.06 LoRA Performance")) == pytest.approx(30.02, abs=0.02)
-    oss = changed(BRIDGE, model="GPT OSS 120B", params_b="116.8", seq_len="4096")
+    oss = changed(BRIDGE, model="GPT OSS 120B", params_b="116.8", seq_len="4096", vp="")
     # As tokens per second and TFLOP/s of the same rows have it: 27.16 and 32.57.
     assert flops(oss) == pytest.approx(27.16, rel=0.01)
     assert flops(changed(oss, table_or_page="26.06 Pre-Training")) == pytest.approx(32.57, rel=0.01)
@@ -188,7 +188,7 @@ def test_unseen_devices_layouts_and_models_have_a_price() -> None:
         {"hardware": "MI300X", "dtype": "bf16", "source": "somebody"},
         {"hardware": "H200", "gpus": "16384", "global_batch": "2048", "dp": ""},
         {"seq_len": "1048576", "cp": "32", "tp": "8", "pp": "1", "vp": "", "global_batch": "8", "gpus": "256"},
-        {"model": "Mixtral-8x7B", "params_b": "", "ep": "8", "gpus": "128"},
+        {"model": "Mixtral-8x7B", "params_b": "", "ep": "8", "gpus": "128", "vp": "4"},
         {"model": "DeepSeek-V3", "params_b": "", "ep": "64", "gpus": "1024"},
         {"model": "house model", "params_b": "33"},
     ):

@@ -8,10 +8,14 @@ import numpy as np
 
 from rpeg.shapes.operations import Real
 
-__all__ = ["AttentionConstants", "AttentionFigures", "Heads", "attended_pairs", "decode_s", "prefill_s"]
+__all__ = ["AttentionConstants", "AttentionFigures", "Heads", "attended_pairs", "decode_s", "narrowness", "prefill_s"]
 
 _PREFILL_SHARPNESS = 3.0
 """Between all pairs on all processors and the longest block on one; as of products."""
+_EXPONENTIALS_PER_S = 16 * 1.5e9
+"""Of one processor: sixteen per cycle (CUDA C++ Programming Guide, throughput of native arithmetic instructions)."""
+_FITTED_CHANNELS = 128.0
+"""Of the heads that constants are fitted on."""
 _CACHE_PASSES = 3.0
 """Keys and values are read, written to the cache and read by attention."""
 _CACHE_EDGE = 8.0
@@ -104,9 +108,10 @@ def prefill_s(
     """Return the seconds in which ``rows`` sequences compare ``length`` new tokens with ``context`` tokens.
 
     ``t0 + ((pairs / all processors)^3 + (longest block / one processor)^3)^(1/3) + bytes / W``: the last block of
-    queries sees all keys, and one processor has it to itself.
+    queries sees all keys, and one processor has it to itself. Pairs of narrow heads take longer for what they compute,
+    see `narrowness`.
     """
-    speed = figures.best_flops * constants.flops_fraction
+    speed = figures.best_flops * constants.flops_fraction / narrowness(heads, figures)
     pairs = attended_pairs(length, context, heads.window) + length * constants.block_tokens / 2.0
     total_s = rows * heads.pair_flops() * pairs / speed
     seen = context if heads.window is None else np.minimum(context, heads.window)
@@ -116,6 +121,22 @@ def prefill_s(
     blended_s = (total_s**p + longest_s**p) ** (1.0 / p)
     moved_bytes = _moved_items(rows, length, heads, constants) * figures.item_bytes
     return constants.prefill_start_s + blended_s + moved_bytes / figures.bytes_per_s
+
+
+def narrowness(heads: Heads, figures: AttentionFigures) -> float:
+    """Return the seconds of one operation, in those of heads of 128 channels: a pair costs an exponential besides.
+
+    A pair of ``d`` channels takes ``(d^3 + x^3)^(1/3)``, where ``x`` channels take as long as one exponential, and the
+    two hide each other as far as they do elsewhere. Products became faster from chip to chip, exponentials did not.
+
+    >>> figures = AttentionFigures(best_flops=794e12, bytes_per_s=3e12, processors=132)
+    >>> [round(narrowness(Heads(1.0, 1.0, size, size), figures), 2) for size in (64.0, 128.0, 256.0)]
+    [1.2, 1.0, 0.97]
+    """
+    exponential = figures.best_flops / figures.processors / (4.0 * _EXPONENTIALS_PER_S)
+    channels, p = (heads.qk_size + heads.value_size) / 2.0, _PREFILL_SHARPNESS
+    own, fitted = ((1.0 + (exponential / size) ** p) ** (1.0 / p) for size in (channels, _FITTED_CHANNELS))
+    return own / fitted
 
 
 def _moved_items(rows: Real, length: Real, heads: Heads, constants: AttentionConstants) -> Real:

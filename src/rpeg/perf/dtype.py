@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-__all__ = ["dtype_of", "item_bytes"]
+__all__ = ["dtype_of", "item_bytes", "unknown_dtype"]
 
 # Longer names come first where one is part of another.
 _PATTERNS = (
@@ -41,6 +41,16 @@ def dtype_of(text: str) -> str:
     """
     lower = text.lower()
     return next((dtype for pattern, dtype in _PATTERNS if re.search(pattern, lower)), "bfloat16")
+
+
+def unknown_dtype(text: str) -> str:
+    """Return what is to be said of a text that should name a format and does not; nothing of an empty one.
+
+    >>> unknown_dtype("posit16"), unknown_dtype("bf16"), unknown_dtype("")
+    ('dtype posit16: taken for bfloat16', '', '')
+    """
+    is_known = any(re.search(pattern, text.lower()) for pattern, _ in _PATTERNS)
+    return "" if is_known or not text.strip() else f"dtype {text.strip()}: taken for bfloat16"
 
 
 def item_bytes(dtype: str) -> float:

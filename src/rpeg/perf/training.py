@@ -164,15 +164,17 @@ class _Piped:
 
     @cached_property
     def _layers(self) -> tuple[Real, Real, Real]:
-        """Layers of the first, of an inner and of the last stage."""
+        """Layers of the first, of an inner and of the last stage; those that lack to an even split lack at the ends."""
         shape, layout = self.work.shape, self.work.layout
         if self.work.trainer.constants.is_head_balanced:
             in_layers = shape.hidden * shape.vocabulary / _layer_parameters(shape)
             inner = stage_layers(shape.layers, layout.pp, in_layers)
             return inner, inner, last_layers(shape.layers, layout.pp, in_layers)
         inner = stage_layers(shape.layers / layout.virtual_stages, layout.pp) * layout.virtual_stages
-        lacking = (inner * layout.pp - shape.layers) / 2.0
-        return inner - lacking, inner, inner - lacking
+        # Parts of one layer more or less even out over the parts of a stage where whole parts would be lacking.
+        inner = np.where(inner * (layout.pp - 2.0) >= shape.layers, stage_layers(shape.layers, layout.pp), inner)[()]
+        end = np.maximum(inner - (inner * layout.pp - shape.layers) / 2.0, 1.0)
+        return end, inner, end
 
     @cached_property
     def _count(self) -> Real:
@@ -212,7 +214,7 @@ class _Piped:
             num_stages=layout.pp,
             virtual_stages=layout.virtual_stages,
         )
-        return total_s - self.busiest.total_s
+        return np.maximum(total_s - self.busiest.total_s, 0.0)
 
     @cached_property
     def _parameters(self) -> StageParameters:

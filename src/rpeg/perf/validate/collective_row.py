@@ -63,9 +63,7 @@ def read_row(record: Mapping[str, str]) -> CollectiveRow:
     """
     operation, library = _operation(record["op"]), _library(record)
     communicator = read_communicator(record, is_alone=operation == "host_copy", is_flat=library.startswith("mpi"))
-    size_bytes = number(record, "size_bytes")
-    if size_bytes > _LARGEST_BYTES:
-        raise Skip(f"size_bytes {size_bytes:g} is no size")
+    size_bytes = _size_bytes(record)
     num_bytes = _counted_bytes(record, operation, size_bytes or _UNSIZED_BYTES, communicator.gpus)
     text = record.get("library", "").lower()
     return CollectiveRow(
@@ -80,6 +78,16 @@ def read_row(record: Mapping[str, str]) -> CollectiveRow:
         _in_switch(record),
         "torch" in text,
     )
+
+
+def _size_bytes(record: Mapping[str, str]) -> float:
+    """Return the size of a row; 0 where it gives a bandwidth without one."""
+    size_bytes, text = number(record, "size_bytes"), record.get("size_bytes", "")
+    if not 0 <= size_bytes <= _LARGEST_BYTES:
+        raise Skip(f"size_bytes {size_bytes:g} is no size")
+    if not size_bytes and number(record, "time_us") > 0:
+        raise Skip(f"size_bytes is {text!r} beside a time")
+    return size_bytes
 
 
 def _operation(text: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rpeg.perf.dtype import unknown_dtype
 from rpeg.perf.engine import Engine, engine_for
 from rpeg.perf.serving import Served, at_rate, max_load, online, static_batch
+from rpeg.perf.validate.misfit import misfit
 from rpeg.perf.validate.row import Priced, Skip
 from rpeg.perf.validate.serving_ideal import ideal_batch, ideal_served
-from rpeg.perf.validate.serving_rows import machine, number, precision_of, profile_of
+from rpeg.perf.validate.serving_rows import fitting, machine, number, precision_of, profile_of
 from rpeg.shapes.columns import shape_from_columns
 from rpeg.shapes.model import ModelShape
 
@@ -56,6 +58,8 @@ def price(record: Mapping[str, str]) -> list[Priced]:
     if shape is None:
         raise Skip(f"model {record.get('model', '')!r} is unknown and no sizes are given", set=name)
     case, notes = _case(record, shape)
+    if reason := misfit(shape, tp=case.engine.tp, pp=case.engine.pp):
+        raise Skip(reason, set=name)
     regime, is_rate = record.get("regime", ""), _is_rate(record)
     served, ideal = _served(case, regime)
     predicted, best = (_quantity(record, case, each, name) for each in (served, ideal))
@@ -91,8 +95,12 @@ def _case(record: Mapping[str, str], shape: ModelShape) -> tuple[_Case, str]:
     system, assumed = machine(record.get("hardware", ""))
     tp, pp, ep = (max(1, round(number(record, name, default=1.0))) for name in ("tp", "pp", "ep"))
     ep = min(ep, tp) if shape.experts is not None else 1
-    precision = precision_of(shape, record.get("weight_dtype", ""), cache=record.get("kv_dtype", ""))
+    weights = record.get("weight_dtype", "")
+    assumed = ", ".join(filter(None, (assumed, unknown_dtype(weights))))
+    precision = precision_of(shape, weights, cache=record.get("kv_dtype", ""))
     engine = engine_for(system, profile_of(record.get("framework", "")), tp=tp, pp=pp, ep=ep, precision=precision)
+    engine, crowded = fitting(engine, shape)
+    assumed = ", ".join(filter(None, (assumed, crowded)))
     replicas = max(1.0, number(record, "gpus", default=1.0) // (tp * pp))
     response = max(1.0, number(record, "osl", default=1.0))
     stopped = min(response, engine.constants.stop_tokens)

@@ -9,9 +9,10 @@ from rpeg.errors import ModelError, PlanError
 from rpeg.perf.decode import decode_s
 from rpeg.perf.engine import Engine, engine_for
 from rpeg.perf.serving import Served, online
+from rpeg.perf.validate.misfit import misfit
 from rpeg.perf.validate.row import Priced, Skip
 from rpeg.perf.validate.serving_ideal import ideal_decode_s, ideal_served
-from rpeg.perf.validate.serving_rows import machine, number, precision_of, profile_of
+from rpeg.perf.validate.serving_rows import fitting, machine, number, precision_of, profile_of
 from rpeg.shapes.catalog import shape_of
 from rpeg.shapes.columns import nearest_by_size
 from rpeg.shapes.model import ModelShape
@@ -110,11 +111,13 @@ def _engine(record: Mapping[str, str], shape: ModelShape, part: str) -> tuple[En
     ep = min(ep, ranks)
     products = record.get("gemm_quant_mode") or record.get("precision") or ""
     precision = precision_of(shape, products, record.get("moe_quant_mode") or "")
+    if reason := misfit(shape, tp=tp, pp=pp):
+        raise Skip(reason, set=_TOKEN)
     profile = profile_of(record.get("backend", ""), record.get("backend_version", ""))
     expert_tp = min(moe_tp, ranks // ep) if moe_tp * ep == ranks else ranks // ep
     try:
-        return engine_for(
-            system, profile, tp=tp, pp=pp, dp=dp, ep=ep, expert_tp=expert_tp, precision=precision
-        ), assumed
+        engine = engine_for(system, profile, tp=tp, pp=pp, dp=dp, ep=ep, expert_tp=expert_tp, precision=precision)
     except PlanError as error:
         raise Skip(str(error), set=_TOKEN) from error
+    engine, crowded = fitting(engine, shape)
+    return engine, ", ".join(filter(None, (assumed, crowded)))

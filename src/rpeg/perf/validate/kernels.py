@@ -11,7 +11,7 @@ from rpeg.errors import HardwareError
 from rpeg.hardware.naming import device_for
 from rpeg.hardware.topology import Device, Link
 from rpeg.perf.attention import Heads, attended_pairs
-from rpeg.perf.dtype import dtype_of, item_bytes
+from rpeg.perf.dtype import dtype_of, item_bytes, unknown_dtype
 from rpeg.perf.kernels import DeviceProfile, Kernels, kernels_for
 from rpeg.perf.profile import Profile, extrapolates, read_table
 from rpeg.perf.validate.row import Priced, Skip
@@ -123,7 +123,7 @@ def price(record: Mapping[str, str]) -> list[Priced]:
     peak_s = work.flops / kernels.peak_flops(row.dtype)
     ideal_s = max(peak_s, work.num_bytes / kernels.memory_bytes_per_s)
     outside = extrapolates(_profile(kernels).covers, work.part, **work.values)
-    flags = ", ".join(filter(None, (kernels.extrapolates, outside)))
+    flags = ", ".join(filter(None, (kernels.extrapolates, outside, unknown_dtype(row.text("dtype")))))
     name = kernels.device.name
     return [
         Priced(work.set, row.text("source"), name, _measured(row, work), work.seconds, ideal_s, "s", extrapolates=flags)

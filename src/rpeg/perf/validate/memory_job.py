@@ -11,6 +11,7 @@ from rpeg.perf.memory import MemoryConstants
 from rpeg.perf.profile import Loaded, read_table
 from rpeg.perf.stage_parameters import Degrees
 from rpeg.perf.training_memory import Training
+from rpeg.perf.validate.misfit import misfit, no_count
 from rpeg.perf.validate.row import Skip
 from rpeg.plan.plan import Pipeline
 from rpeg.shapes.columns import shape_from_columns
@@ -29,6 +30,7 @@ _SOFTWARE = (
 )
 """Profiles by what sources, then notes and sharding, say of the software."""
 _SOURCE_KEYS = (("source",), ("system", "table_or_page"), ("notes",), ("zero_or_fsdp", "parallelism"))
+_COUNTS = ("gpus", "seq_len", "global_batch", "micro_batch", "tp", "pp", "dp", "cp")
 _DEFAULT_LENGTH_TOKENS = 4096.0
 _VOCABULARIES = (
     32000,
@@ -110,11 +112,14 @@ def job_of(record: Mapping[str, str]) -> Job:
     """Return the job of a row.
 
     Raises:
-        Skip: when the model is unknown and no sizes are given.
+        Skip: when the model is unknown and no sizes are given, or its layout or a count cannot be.
     """
     loaded, software = constants_for(record), software_of(record)
     shape = _shape(record)
     degrees, gpus = _degrees(record, software)
+    tp, pp, vp, ep = (float(each) for each in (degrees.tp, degrees.pp, degrees.virtual_stages, degrees.ep))
+    if reason := no_count(record, _COUNTS) or misfit(shape, tp=tp, pp=pp, vp=vp, ep=ep):
+        raise Skip(reason)
     assumed: list[str] = [shape.note] if shape.note else []
     length = number(record, "seq_len")
     if length is None:

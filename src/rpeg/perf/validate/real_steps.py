@@ -19,6 +19,7 @@ from rpeg.hardware.topology import System
 from rpeg.perf.estimate import Estimate
 from rpeg.perf.lengths import constant
 from rpeg.perf.software import Software, software_for
+from rpeg.perf.validate.misfit import misfit
 from rpeg.perf.validate.rl_row import machine_of
 from rpeg.perf.validate.rl_text import number, text_of
 from rpeg.perf.validate.row import Priced, Skip
@@ -100,7 +101,7 @@ def run_of(record: Mapping[str, str]) -> tuple[RealRun, str]:
     """Return the run of a row, and what had to be assumed.
 
     Raises:
-        Skip: when a model is unknown, or there is no batch or length.
+        Skip: when a model is unknown or does not allow its layout, or there is no batch or length.
     """
     shapes = [shape_from_columns({"model": record.get(key, "")}) for key in ("actor_model", "critic_model")]
     if shapes[0] is None or shapes[1] is None:
@@ -115,6 +116,12 @@ def run_of(record: Mapping[str, str]) -> tuple[RealRun, str]:
     rows = int(number(record, "batch"))
     if not rows or not number(record, "gen_len"):
         raise Skip("no batch or no length", set=_SET)
+    ranks = max(1, gpus // (tp * pp))
+    reason = misfit(shapes[0], tp=tp, pp=pp) or misfit(shapes[1], tp=tp, pp=pp)
+    if not reason and rows // mini < ranks:
+        reason = f"{rows} rows in {mini} mini-batches for {ranks} data parallel ranks"
+    if reason:
+        raise Skip(reason, set=_SET)
     prompt = number(record, "prompt_len") or 128.0
     run = RealRun(system, shapes[0], shapes[1], tp, pp, rows, prompt, number(record, "gen_len"), mini, "float16")
     return run, assumed

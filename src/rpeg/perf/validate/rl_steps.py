@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rpeg.errors import InvalidInput
+from rpeg.perf.software import Software
 from rpeg.perf.validate.memory import price_peak
 from rpeg.perf.validate.rl_plan import RunTime, run_time
 from rpeg.perf.validate.rl_row import RlRun, run_of
@@ -37,8 +38,8 @@ _STAGE_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
 """What a metric is called, and the stages whose seconds it is; the first that fits."""
 
 
-def price(record: Mapping[str, str]) -> list[Priced]:
-    """Return the price of the one quantity of a row.
+def price(record: Mapping[str, str], software: Software | None = None) -> list[Priced]:
+    """Return the price of the one quantity of a row; of steps and stages with another software if one is given.
 
     Raises:
         Skip: when the model, the device, the batch or the metric is unknown.
@@ -53,14 +54,15 @@ def price(record: Mapping[str, str]) -> list[Priced]:
             return [price_trainer(record)]
         if is_sync(metric):
             return [price_sync(record)]
-        return [_of_run(record, metric)]
+        return [_of_run(record, metric, software)]
     except InvalidInput as error:
         raise Skip(error.faults[0].what, set=_STEPS) from error
 
 
-def _of_run(record: Mapping[str, str], metric: str) -> Priced:
+def _of_run(record: Mapping[str, str], metric: str, software: Software | None) -> Priced:
     run = run_of(record)
-    quantity = _quantity(run, run_time(run), metric, record.get("unit", "").lower())
+    time = run_time(run, software)
+    quantity = _quantity(run, time, metric, record.get("unit", "").lower())
     scale = 1e3 if record.get("unit", "").strip().lower() == "ms" else 1.0
     return Priced(
         quantity.set,
@@ -71,7 +73,7 @@ def _of_run(record: Mapping[str, str], metric: str) -> Priced:
         quantity.ideal * scale,
         record.get("unit", ""),
         better=quantity.better,
-        extrapolates=", ".join(filter(None, (run.assumed, run_time(run).extrapolates))),
+        extrapolates=", ".join(filter(None, (run.assumed, time.extrapolates))),
     )
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rpeg.errors import HardwareError
 from rpeg.hardware.naming import named
 from rpeg.hardware.topology import System
+from rpeg.perf.engine import Engine, weight_bytes
 from rpeg.perf.kernels import dtype_of
 from rpeg.perf.load import Precision
 from rpeg.shapes.model import ModelShape
 
-__all__ = ["machine", "number", "precision_of", "profile_of"]
+__all__ = ["fitting", "machine", "number", "precision_of", "profile_of"]
 
 _STANDS_IN = "dgx-h100"
 _NARROW = frozenset({"float8", "int8", "float4", "int4"})
+_LEAST_ROOM = 0.1
+"""Of a device's memory, for caches, where weights would take all of it: what was measured has fitted."""
 _FIRST_SHARED = {"vllm": (0, 6), "trtllm": (0, 9)}
 """The versions from which an engine has the profile of its name; older ones have ``…-2023``."""
 
@@ -56,6 +60,18 @@ def machine(text: str) -> tuple[System, str]:
     except HardwareError:
         return named(_STANDS_IN).system, f"device {text or 'not stated'}: taken for {_STANDS_IN}"
     return found.system, ""
+
+
+def fitting(engine: Engine, shape: ModelShape) -> tuple[Engine, str]:
+    """Return the engine with some room for caches, and what had to be assumed for it.
+
+    Weights that do not fit are not those that were measured: they may have had fewer bits, or more devices.
+    """
+    share = weight_bytes(engine, shape) / engine.kernels.device.memory_bytes
+    if share < engine.constants.memory_fraction:
+        return engine, ""
+    text = f"weights would take {share:.0%} of the memory: room for caches assumed"
+    return replace(engine, constants=replace(engine.constants, memory_fraction=share + _LEAST_ROOM)), text
 
 
 def precision_of(shape: ModelShape, products: str, experts: str = "", cache: str = "") -> Precision:

@@ -19,12 +19,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from rpeg.errors import HardwareError
+from rpeg.hardware.catalog import part_of
 from rpeg.hardware.naming import named
 from rpeg.hardware.topology import System
 from rpeg.perf.activations import Kept
-from rpeg.perf.dtype import dtype_of
+from rpeg.perf.dtype import dtype_of, unknown_dtype
 from rpeg.perf.trainer import TrainingLayout
 from rpeg.perf.training_memory import Training, training_memory
+from rpeg.perf.validate.misfit import misfit, no_count
 from rpeg.perf.validate.row import Skip
 from rpeg.plan.plan import Pipeline, Recompute
 from rpeg.shapes.columns import shape_from_columns
@@ -45,6 +48,7 @@ _FRAMEWORKS = (
 _TUNED = ("megatron-bridge", "nemo-24", "megatron-core")
 """Frameworks whose tables have recipes of their own for every row, so that an empty cell says nothing of memory."""
 _OLD = "megatron-2021"
+_COUNTS = ("gpus", "seq_len", "global_batch", "micro_batch", "tp", "pp", "dp", "cp")
 _PACKED_TOKENS = 256.0
 """Of a sample of those that fine-tuning packs: a question of SQuAD with its paragraph."""
 _MOST_PARTS = 5
@@ -110,7 +114,7 @@ def run_of(record: Mapping[str, str]) -> Run:
     """Return the run of a row.
 
     Raises:
-        Skip: when no model can be told.
+        Skip: when no model can be told, or its layout or a count cannot be.
         HardwareError: when no device can be told.
     """
     shape = shape_from_columns(record)
@@ -118,21 +122,46 @@ def run_of(record: Mapping[str, str]) -> Run:
         raise Skip(f"unknown model {record.get('model')!r}")
     machine, framework = named(record.get("hardware", "")), framework_of(record)
     layout, gpus = _layout(record, framework, shape.layers)
+    system = _evenly(machine.system, int(gpus))
+    if reason := no_count(record, _COUNTS) or _misfit(shape, layout, gpus):
+        raise Skip(reason)
     packed = _packed_rows(record)
     length = (number(record, "seq_len") or 2048.0) / packed
     micro_rows = number(record, "micro_batch") * packed
     rows = number(record, "global_batch") * packed or float(layout.dp) * (micro_rows or 1.0) * float(layout.pp)
-    assumed = [machine.assumed, shape.note]
+    is_named = layout.dtype != "bfloat16"
+    assumed = [machine.assumed, shape.note, "" if is_named else unknown_dtype(record.get("dtype") or "")]
     if not micro_rows:
-        micro_rows = _micro_rows(shape, machine.system, layout, rows, length)
+        micro_rows = _micro_rows(shape, system, layout, rows, length)
         assumed.append(f"micro-batch {micro_rows:g} assumed")
     layout = replace(layout, micro_rows=min(micro_rows, max(1.0, rows / float(layout.dp))))
     if not (record.get("recompute") or "").strip() and framework not in _TUNED:
-        layout = _fitting(shape, machine.system, layout, rows, length)
+        layout = _fitting(shape, system, layout, rows, length)
     where = " ".join(record.get(key) or "" for key in ("table_or_page", "model", "notes")).lower()
     is_adapter = re.search(r"\blora\b|peft|adapter", where) is not None
     text = "; ".join(each for each in assumed if each)
-    return Run(shape, machine.system, framework, layout, gpus, rows, length, is_adapter, text)
+    return Run(shape, system, framework, layout, gpus, rows, length, is_adapter, text)
+
+
+def _evenly(system: System, gpus: int) -> System:
+    """Return the machine as a job has it that fills whole nodes: as many of them in one rack as in the next.
+
+    Of 72 devices in a rack, a job on 256 takes 64 in each of four, not 72 in three and 40 in the last.
+    """
+    of_node = system.levels[-1].count
+    if gpus <= of_node or gpus % of_node:
+        return system
+    try:
+        return replace(part_of(system, gpus), name=system.name)
+    except HardwareError:
+        return system
+
+
+def _misfit(shape: ModelShape, layout: TrainingLayout, gpus: float) -> str:
+    tp, pp, ep = float(layout.tp), float(layout.pp), float(layout.ep)
+    if shape.experts is not None and ep * pp > gpus:
+        return f"{gpus:g} GPUs for ep {ep:g} x pp {pp:g}"
+    return misfit(shape, tp=tp, pp=pp, vp=float(layout.virtual_stages), ep=ep)
 
 
 def _packed_rows(record: Mapping[str, str]) -> float:
