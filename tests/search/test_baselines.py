@@ -16,6 +16,7 @@ from rpeg.perf.software import software_for
 from rpeg.perf.step import Prediction, predict
 from rpeg.perf.workload import Workload
 from rpeg.search.baselines.baseline import MODELLED, Modelled
+from rpeg.search.baselines.bench import Bench
 from rpeg.search.baselines.catalog import BASELINES, baselines_named
 from rpeg.search.baselines.cuts import everything, in_three, in_two
 from rpeg.search.case import Case
@@ -37,7 +38,7 @@ def _load(model: str) -> Workload:
 @cache
 def _plan(name: str, algorithm: str, machine: str) -> Modelled:
     asked = case(grpo(64, 8) if algorithm == "grpo" else ppo(64), machine)
-    return BASELINES[name].plan(asked, asked.market())
+    return BASELINES[name].plan(asked, Bench(asked.market()))
 
 
 def plan(name: str, algorithm: str = "grpo", machine: str = "alps:4") -> Modelled:
@@ -142,25 +143,25 @@ def test_a_system_that_may_more_is_never_slower() -> None:
 def test_what_does_not_fit_is_an_answer() -> None:
     asked = case(ppo(64), "alps:4", "llama-3.1-8b")
     with pytest.raises(PlanError, match=r"plans on alps:4: .*fits in no layout on any part|need more than") as refused:
-        BASELINES["verl"].plan(asked, asked.market())
+        BASELINES["verl"].plan(asked, Bench(asked.market()))
     assert "more devices" in str(refused.value)
 
 
 def test_a_stale_system_needs_leave() -> None:
     asked = case(grpo(64, 8), "alps:4", bound=0)
     with pytest.raises(PlanError, match="areal: works with old samples only; allow a staleness of 1"):
-        BASELINES["areal"].plan(asked, asked.market())
+        BASELINES["areal"].plan(asked, Bench(asked.market()))
 
 
 def test_a_machine_that_cannot_be_cut_is_refused() -> None:
     asked = case(grpo(64, 8), "alps:1")
     with pytest.raises(PlanError, match="alps:1: cannot be cut as the system wants it; more devices"):
-        BASELINES["openrlhf"].plan(asked, asked.market())
+        BASELINES["openrlhf"].plan(asked, Bench(asked.market()))
 
 
 def test_the_same_every_time() -> None:
     asked = case(grpo(64, 8), "alps:4")
-    again = BASELINES["verl-async"].plan(asked, asked.market())
+    again = BASELINES["verl-async"].plan(asked, Bench(asked.market()))
     assert again.found.priced.plan.digest() == plan("verl-async").found.priced.plan.digest()
 
 

@@ -28,7 +28,7 @@ def three_to_one(calls: Sequence[StageCall], system: System) -> Iterator[Setting
 
 AREAL = Baseline(
     "areal",
-    "staleness within the bound; whether new weights interrupt samples; the layout of every call; the split is 75:25",
+    "staleness within the bound; the layout of every call; the split is 75:25, and new weights interrupt samples",
     "samples that are taken in the order in which they end, whatever the batch divides into: its step is that of a "
     "batch of 9/8, which three quarters of the devices divide, times 8/9",
     (three_to_one,),

@@ -7,24 +7,20 @@ from fractions import Fraction
 
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.graph import Graph
-from rpeg.search.baselines.settings import SettingsOf, best_of
+from rpeg.search.baselines.bench import Bench
+from rpeg.search.baselines.settings import SettingsOf
 from rpeg.search.case import Case
 from rpeg.search.find import Found
-from rpeg.search.problem import Market
-from rpeg.search.structures import LEARNING, Structure, structures
+from rpeg.search.structures import Structure
 from rpeg.search.what_if import Change, changed
 
-__all__ = ["MODELLED", "Baseline", "Modelled", "with_rewrites"]
+__all__ = ["MODELLED", "Baseline", "Modelled"]
 
 MODELLED = (
     "Baselines are modelled: each is the best plan within what that system allows, in this project's own "
     "representation, priced by the same model with the same constants; none of these systems was run."
 )
 """What has to stand wherever a baseline is printed."""
-_ALWAYS = frozenset({"relax", "retime"})
-"""Rewrites that follow from staleness, which has a bound of its own."""
-_SLOWER = "kv=recompute"
-"""Caches that are made anew with new weights, where they may as well be kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,37 +57,31 @@ class Baseline:
     batch: Fraction = Fraction(1)
     """Prompts of a step of the plan, over those that are asked for."""
 
-    def plan(self, case: Case, market: Market) -> Modelled:
+    def plan(self, case: Case, bench: Bench) -> Modelled:
         """Return the best plan that this system could have.
 
         Args:
             case: algorithm, models, machine; and how old samples may be, where the system allows any staleness.
-            market: of that case; prices in it are used again.
+            bench: of that case.
 
         Raises:
             PlanError: when it has none that fits: with what is short.
         """
         asked = case.graph if self.batch == 1 else changed(case, [Change("prompts", float(self.batch))]).graph
-        return Modelled(best_of(self._structures(asked, case), self.settings, market), float(1 / self.batch))
+        return Modelled(bench.best_of(self._structures(asked, case, bench), self.settings), float(1 / self.batch))
 
-    def _structures(self, graph: Graph, case: Case) -> tuple[Structure, ...]:
+    def _structures(self, graph: Graph, case: Case, bench: Bench) -> tuple[Structure, ...]:
         if not self.is_stale:
-            return with_rewrites(graph, 0, self.rewrites)
+            return bench.structures(graph, 0, self.rewrites)
         bound = case.goal.max_staleness
         if not bound:
             raise PlanError(self.name, [Fault(self.name, "works with old samples only", "allow a staleness of 1")])
         most = min(bound, self.most_staleness or bound)
-        every = with_rewrites(graph, most, self.rewrites)
+        every = bench.structures(graph, most, self.rewrites)
         # What is between is never faster than the most, nor does it need less memory than the least.
-        return tuple(each for each in every if each.staleness in (1, most))
+        return tuple(each for each in every if each.staleness in (1, most) and self._is_in_flight(each))
 
-
-def with_rewrites(graph: Graph, most_staleness: int, names: frozenset[str]) -> tuple[Structure, ...]:
-    """Return the structures that only these rewrites, and staleness, have made."""
-    found = structures(graph, most_staleness, names & {*LEARNING})
-    return tuple(each for each in found if not any(_is_other(text, names) for text in each.rewrites))
-
-
-def _is_other(rewrite: str, names: frozenset[str]) -> bool:
-    """Whether a rewrite is none of those, or one that another of its kind is never slower than."""
-    return rewrite.partition("{")[0] not in names | _ALWAYS or _SLOWER in rewrite
+    def _is_in_flight(self, structure: Structure) -> bool:
+        """Whether weights change while samples are under way, where the system does that: it always does."""
+        names = {text.partition("{")[0] for text in structure.rewrites}
+        return "in_flight" in names or "in_flight" not in self.rewrites

@@ -51,8 +51,8 @@ ONE_STEP_OFF = Baseline(
 )
 FULLY_ASYNC = Baseline(
     "verl-async",
-    "the split into two pools; staleness within the bound; samples streamed to the trainer; weights that change while "
-    "samples are under way; the layout of every call",
+    "the split into two pools; staleness within the bound; samples streamed to the trainer; the layout of every call; "
+    "weights change while samples are under way",
     "a trainer that takes samples in the order in which they end, not in that of their step",
     (apart,),
     frozenset({"stream", "in_flight"}),
