@@ -27,6 +27,10 @@ def evaluate(
     software: Annotated[str, typer.Option(help="Profile of the software: generic, verl, nemo-rl.")] = "generic",
     quick: Annotated[bool, typer.Option("--quick", help="The first column of every scenario only.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes; default: as many as there are cores.")] = 0,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(help="Instead: baselines beside the measured steps of these files (CSV). Repeat it."),
+    ] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here as well (Markdown).")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write every number here (CSV).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures here (HTML).")] = None,
@@ -42,8 +46,8 @@ def evaluate(
     names = tuple(each.name for each in baselines_named(_names(against), "--against"))
     asked = tuple(shortened(each) for each in scenarios) if quick else scenarios
     order = Order(staleness_max, software, names)
-    solved = _solved(asked, order, workers or os.cpu_count() or 1)
-    sheets = _sheets(asked, solved, order)
+    solved = () if measured else _solved(asked, order, workers or os.cpu_count() or 1)
+    sheets = _beside(measured) if measured else _sheets(asked, solved, order)
     typer.echo(as_markdown(sheets), nl=False)
     if markdown is not None:
         markdown.write_text(as_markdown(sheets), encoding="utf-8")
@@ -51,6 +55,13 @@ def evaluate(
         csv.write_text(as_csv(solved), encoding="utf-8")
     if html is not None:
         _write_page(html, sheets)
+
+
+def _beside(files: Sequence[Path]) -> list[Sheet]:
+    from rpeg.search.baselines.measured import held
+    from rpeg.search.evaluation.beside import beside_sheet
+
+    return [beside_sheet(*held(files))]
 
 
 def _names(text: str) -> list[str]:

@@ -73,12 +73,11 @@ class Bench:
 
     def structures(self, graph: Graph, most_staleness: int, names: frozenset[str]) -> tuple[Structure, ...]:
         """Return the structures that only these rewrites, and staleness, have made of an algorithm's graph."""
-        key = graph.digest(), most_staleness, names
+        key = graph.digest(), most_staleness, names & {*LEARNING}
         if key not in self._structures:
-            found = structures(graph, most_staleness, names & {*LEARNING})
-            kept = (each for each in found if not any(_is_other(text, names) for text in each.rewrites))
-            self._structures[key] = tuple(kept)
-        return self._structures[key]
+            self._structures[key] = structures(graph, most_staleness, names & {*LEARNING})
+        found = self._structures[key]
+        return tuple(each for each in found if not any(_is_other(text, names) for text in each.rewrites))
 
     def best_of(self, every: Sequence[Structure], kinds: Sequence[SettingsOf]) -> Found:
         """Return the best plan of structures over all settings.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from rpeg.errors import Fault, PlanError
@@ -34,15 +34,16 @@ class Rung:
     """Finds the best plan; knows the best of the rungs before."""
 
 
-def climbed(case: Case, bench: Bench) -> Iterator[tuple[Rung, Found | PlanError]]:
+def climbed(case: Case, bench: Bench, names: Collection[str] | None = None) -> Iterator[tuple[Rung, Found | PlanError]]:
     """Yield every rung with the best plan found so far: one that may more keeps that of those before if it is better.
 
     Args:
         case: algorithm, models, machine; and how old samples may be on the last rung.
         bench: of that case.
+        names: of rungs that are climbed; None: all.
     """
     best: Found | None = None
-    for rung in RUNGS:
+    for rung in (rung for rung in RUNGS if names is None or rung.name in names):
         try:
             found = rung.search(case, bench, best)
         except PlanError as error:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rpeg.errors import Fault, PlanError
+from rpeg.search.evaluation.ladder import ASYNCHRONY, PARALLELISM
 from rpeg.search.evaluation.load import Lengthy, Load, Machine
 
 __all__ = ["SCENARIOS", "Column", "Scenario", "scenarios_named", "shortened"]
@@ -48,6 +49,8 @@ class Scenario:
     columns: tuple[Column, ...]
     against: tuple[str, ...] | None = None
     """Baselines that are shown; None: all of them."""
+    rungs: tuple[str, ...] | None = None
+    """Rungs of this system that are shown; None: all of them."""
     sweep: tuple[int, ...] = ()
     """Staleness to look at one by one; empty where systems are compared instead."""
 
@@ -117,12 +120,13 @@ SCENARIOS: Mapping[str, Scenario] = {
             _sizes(_PPO_LONG, (32, 128)),
         ),
         Scenario("S8", "GRPO, the smallest models", tuple(_smallest())),
-        Scenario("S9", "Staleness and the spread of lengths: GRPO, Qwen2.5 7B", tuple(_spreads()), (), _STALENESS),
+        Scenario("S9", "Staleness and the spread of lengths: GRPO, Qwen2.5 7B", tuple(_spreads()), sweep=_STALENESS),
         Scenario(
             "S10",
             "Nodes side by side and scattered over racks: PPO, Llama-3.1 8B and 70B",
             tuple(_scattered()),
             ("real-heuristic", "verl", "verl-one-step-off"),
+            (PARALLELISM, ASYNCHRONY),
         ),
         Scenario("S11", "Weak scaling: GRPO, Qwen2.5 7B to 72B", tuple(_growing())),
     )

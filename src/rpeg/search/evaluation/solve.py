@@ -57,7 +57,7 @@ def solve(scenario: Scenario, column: Column, order: Order) -> Solved:
     bench = Bench(case.market())
     if scenario.sweep:
         return Solved(scenario.name, column, tuple(_swept(case, bench, scenario.sweep)))
-    lines = (*_others(case, bench, scenario, order), *_rungs(case, bench))
+    lines = (*_others(case, bench, scenario, order), *_rungs(case, bench, scenario))
     return Solved(scenario.name, column, lines, bound_among(synchronous(case, bench), bench.market))
 
 
@@ -73,8 +73,8 @@ def _others(case: Case, bench: Bench, scenario: Scenario, order: Order) -> Itera
             yield line_of(baseline.name, found.found, case, is_baseline=True, share=found.share)
 
 
-def _rungs(case: Case, bench: Bench) -> Iterator[Line]:
-    for rung, found in climbed(case, bench):
+def _rungs(case: Case, bench: Bench, scenario: Scenario) -> Iterator[Line]:
+    for rung, found in climbed(case, bench, scenario.rungs):
         if isinstance(found, PlanError):
             yield refused(rung.name, found, is_baseline=False)
         else:
