@@ -23,8 +23,8 @@ def test_without_a_command_the_help_lists_all_of_them(rpeg: Rpeg) -> None:
     assert rpeg().out.strip() == ended.out.strip()
     commands = [line.split()[1] for line in ended.out.splitlines() if line[:2] in ("│ ", "| ") and line[2:3].isalpha()]
     assert commands == [
-        *("train", "report", "plan", "explain", "compare", "show", "check", "rewrite", "diff", "simulate"),
-        *("validate", "doctor"),
+        *("train", "report", "plan", "explain", "compare", "evaluate", "show", "check", "rewrite", "diff"),
+        *("simulate", "validate", "doctor"),
     ]
 
 
@@ -36,6 +36,7 @@ def test_without_a_command_the_help_lists_all_of_them(rpeg: Rpeg) -> None:
         ("show", ["GRAPH|RECIPE|ALGORITHM", "[KEY=VALUE]...", "--json", "--html"]),
         ("simulate", ["GRAPH|RECIPE|ALGORITHM", "[KEY=VALUE]...", "--seconds", "--steps", "--json"]),
         ("validate", ["--csv", "--data", "--rows", "--by", "--json"]),
+        ("evaluate", ["--only", "--against", "--quick", "--markdown", "--csv", "--html"]),
         ("doctor", ["--json"]),
     ],
 )

@@ -12,6 +12,7 @@ from rpeg.cli.check import check
 from rpeg.cli.compare import compare
 from rpeg.cli.diff import diff
 from rpeg.cli.doctor import doctor
+from rpeg.cli.evaluate import evaluate
 from rpeg.cli.explain import explain
 from rpeg.cli.plan import plan
 from rpeg.cli.report import report
@@ -30,7 +31,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, report, plan, explain, compare, show, check, rewrite, diff, simulate, validate, doctor):
+_COMMANDS = (
+    *(train, report, plan, explain, compare, evaluate, show, check, rewrite, diff, simulate, validate),
+    doctor,
+)
+for command in _COMMANDS:
     app.command()(command)
 
 

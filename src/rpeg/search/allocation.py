@@ -13,7 +13,8 @@ What a choice costs is defined without freedom, so that every optimizer can be h
 
 With a staleness of k, calls that are ``ahead`` (generators) work for a later step than the others: nobody waits for
 their rows in this one, and the step is over when devices are free. But it takes at least the whole way through its
-calls divided by k + 1, and until the tail of a call that is ahead has ended, for then its weights are exchanged. A
+calls divided by k + 1, and until the tail of a call that is ahead has ended, for then its weights are exchanged (not
+where that is done in flight). A
 ``relaxed`` problem only counts the work of the busiest device and that way, of which everything
 behind a call that is streamed in ``parts`` may overlap with it: no order of work can beat that, so its best is a bound.
 
@@ -93,6 +94,8 @@ class AllocationProblem:
     """Steps that may be under way beside the newest one."""
     ahead: frozenset[str] = frozenset()
     """Calls that work for a later step than the others."""
+    is_in_flight: bool = False
+    """Whether weights are exchanged while samples are under way, so that no tail of a call that is ahead has to end."""
     is_relaxed: bool = False
     """Whether only work and ways count, whatever the order."""
     parts: int = 1
@@ -150,7 +153,7 @@ class AllocationProblem:
         if self.is_relaxed or self.staleness:
             found.append(self._way_s(choices, own_s) / (self.staleness + 1))
         for call in self.calls:
-            if call.name in self.ahead:
+            if call.name in self.ahead and not self.is_in_flight:
                 found.append(own_s[call.name] + self._tail_s(call, choices))
         width = max((len(indices) for indices in choices.values()), default=1)
         return np.broadcast_to(np.max(np.stack(np.broadcast_arrays(*found)), axis=0), (width,))

@@ -25,7 +25,7 @@ from rpeg.search.prices import Pin
 from rpeg.search.problem import Market, Posed, pose
 from rpeg.search.structures import Structure, structures
 
-__all__ = ["Found", "Goal", "Outcome", "find_plans"]
+__all__ = ["Found", "Goal", "Outcome", "bound_among", "find_plans", "plans_among"]
 
 _SHARES = (0.96, 0.86, 0.74, 0.6)
 """Of the memory of devices that the tables may fill; what they leave out has to fit beside."""
@@ -121,6 +121,28 @@ def find_plans(
     return Outcome(tuple(_best(plans, goal.top)), bound_s, len(every), combinations, _distinct(refused))
 
 
+def plans_among(
+    every: Sequence[Structure], market: Market, most_priced: int = _MOST_PRICED
+) -> tuple[tuple[Found, ...], tuple[Fault, ...]]:
+    """Return the plans of given structures, the best first, and of those without one why.
+
+    Args:
+        every: structures; of those that differ in streaming only, the least streamed is placed, the others follow it.
+        market: the machine, prices, and what is fixed.
+        most_priced: where there are few choices, so many of them are priced in full.
+    """
+    base = [each for each in every if each.firings == min(s.firings for s in every)]
+    tried = [_Search(each, every, market, most_priced) for each in _undominated(base)]
+    plans = sorted((found for each in tried for found in each.plans()), key=lambda found: found.step_s)
+    return tuple(plans), _distinct([fault for each in tried for fault in each.refused])
+
+
+def bound_among(every: Sequence[Structure], market: Market) -> float:
+    """Return the seconds that no plan of given structures can beat."""
+    base = [each for each in every if each.firings == min(s.firings for s in every)]
+    return min(_Search(each, every, market).bound_s() for each in _undominated(base))
+
+
 def _undominated(found: Sequence[Structure]) -> list[Structure]:
     """Return the structures of which no other one has the same with less to do, those with most leave first."""
     kept = [each for each in found if not any(_dominates(other, each) for other in found)]
@@ -142,8 +164,10 @@ def _dominates(a: Structure, b: Structure) -> bool:
 class _Search:
     """One structure with those that differ from it in streaming only."""
 
-    def __init__(self, structure: Structure, every: Sequence[Structure], market: Market) -> None:
-        self._market, self._structure = market, structure
+    def __init__(
+        self, structure: Structure, every: Sequence[Structure], market: Market, most_priced: int = _MOST_PRICED
+    ) -> None:
+        self._market, self._structure, self._most_priced = market, structure, most_priced
         self._streamed = sorted(
             (
                 s
@@ -200,7 +224,7 @@ class _Search:
         fitting = np.flatnonzero(problem.held_bytes(choices) <= problem.capacity_bytes)
         choices = {name: indices[fitting] for name, indices in choices.items()}
         least_s = replace(problem, is_relaxed=True).step_s(choices)
-        for i in np.argsort(problem.step_s(choices), kind="stable")[:_MOST_PRICED]:
+        for i in np.argsort(problem.step_s(choices), kind="stable")[: self._most_priced]:
             if best is not None and least_s[i] >= best.step_s:
                 continue
             chosen = Allocation({name: int(indices[i]) for name, indices in choices.items()}, 0.0, 0.0)

@@ -157,6 +157,7 @@ def pose(structure: Structure, market: Market, demands: Mapping[str, Demand], sh
         market.system.device.memory_bytes * share,
         structure.staleness,
         frozenset(ahead),
+        is_in_flight=any(text.startswith("in_flight{") for text in structure.rewrites),
     )
     return Posed(structure, calls, found, problem)
 
