@@ -110,15 +110,13 @@ def find_plans(
     goal = goal or Goal()
     every = structures(graph, goal.max_staleness, goal.allow)
     market = Market.of(system, software or software_for(), workload, goal.pins, goal.regions, is_here=goal.is_here)
-    base = [each for each in every if each.firings == min(s.firings for s in every)]
-    tried = [_Search(each, every, market) for each in _undominated(base)]
-    plans = sorted((found for each in tried for found in each.plans()), key=lambda found: found.step_s)
-    refused = tuple(fault for each in tried for fault in each.refused)
+    tried = _searches(every, market)
+    plans, refused = _plans_of(tried)
     if not plans:
-        raise PlanError(f"plans of {graph.name} on {system.name}", _distinct(refused))
+        raise PlanError(f"plans of {graph.name} on {system.name}", refused)
     bound_s = min(each.bound_s() for each in tried)
     combinations = sum(each.posed.problem.num_combinations for each in tried if each.posed.problem is not None)
-    return Outcome(tuple(_best(plans, goal.top)), bound_s, len(every), combinations, _distinct(refused))
+    return Outcome(tuple(_best(plans, goal.top)), bound_s, len(every), combinations, refused)
 
 
 def plans_among(
@@ -131,16 +129,22 @@ def plans_among(
         market: the machine, prices, and what is fixed.
         most_priced: where there are few choices, so many of them are priced in full.
     """
-    base = [each for each in every if each.firings == min(s.firings for s in every)]
-    tried = [_Search(each, every, market, most_priced) for each in _undominated(base)]
-    plans = sorted((found for each in tried for found in each.plans()), key=lambda found: found.step_s)
-    return tuple(plans), _distinct([fault for each in tried for fault in each.refused])
+    return _plans_of(_searches(every, market, most_priced))
 
 
 def bound_among(every: Sequence[Structure], market: Market) -> float:
     """Return the seconds that no plan of given structures can beat."""
+    return min(each.bound_s() for each in _searches(every, market))
+
+
+def _searches(every: Sequence[Structure], market: Market, most_priced: int = _MOST_PRICED) -> list[_Search]:
     base = [each for each in every if each.firings == min(s.firings for s in every)]
-    return min(_Search(each, every, market).bound_s() for each in _undominated(base))
+    return [_Search(each, every, market, most_priced) for each in _undominated(base)]
+
+
+def _plans_of(searches: Sequence[_Search]) -> tuple[tuple[Found, ...], tuple[Fault, ...]]:
+    plans = sorted((found for each in searches for found in each.plans()), key=lambda found: found.step_s)
+    return tuple(plans), _distinct([fault for each in searches for fault in each.refused])
 
 
 def _undominated(found: Sequence[Structure]) -> list[Structure]:

@@ -147,7 +147,7 @@ class Bench:
 
 
 def _key(setting: Setting, pins: Mapping[str, Pin]) -> _Key:
-    return tuple(sorted(setting.regions.items())), tuple(sorted((call, id(pin)) for call, pin in pins.items()))
+    return tuple(sorted(setting.regions.items())), tuple(sorted(pins.items(), key=lambda item: item[0]))
 
 
 def _is_other(rewrite: str, names: frozenset[str]) -> bool:
