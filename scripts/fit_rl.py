@@ -3,9 +3,10 @@
     python scripts/fit_rl.py rl_steps.csv real_steps.csv
 
 Every measurement is a sum of parts that the model knows (seconds of generation, of passes, bytes, tensors, hosts)
-times a constant of the software, and of weights on their way, which have none. The sum of ``|log(predicted / measured)|`` is minimised by Nelder and Mead's simplex
-over the logarithms of the constants, with a pull towards a start that weighs as much as one row that is off by a
-twentieth per factor of two. Rows that leave lengths open have those of the shipped profile ``rl/mathematics``.
+times a constant of the software, and of weights on their way, which have none. The sum of
+``|log(predicted / measured)|`` is minimised by Nelder and Mead's simplex over the logarithms of the constants, with a
+pull towards a start that weighs as much as one row that is off by a twentieth per factor of two. Rows that leave
+lengths open have those of the shipped profile ``rl/mathematics``.
 
 The profile ``generic`` is made of those that were fitted on whole steps: of factors the geometric mean, of seconds the
 mean. What that is worth is shown on the rows of a system by the mean of all others.
