@@ -3,9 +3,10 @@
     python scripts/fit_rl.py rl_steps.csv real_steps.csv
 
 Every measurement is a sum of parts that the model knows (seconds of generation, of passes, bytes, tensors, hosts)
-times a constant of the software. The sum of ``|log(predicted / measured)|`` is minimised by Nelder and Mead's simplex
-over the logarithms of the constants, with a pull towards a start that weighs as much as one row that is off by a
-twentieth per factor of two. Rows that leave lengths open have those of the shipped profile ``rl/mathematics``.
+times a constant of the software, and of weights on their way, which have none. The sum of
+``|log(predicted / measured)|`` is minimised by Nelder and Mead's simplex over the logarithms of the constants, with a
+pull towards a start that weighs as much as one row that is off by a twentieth per factor of two. Rows that leave
+lengths open have those of the shipped profile ``rl/mathematics``.
 
 The profile ``generic`` is made of those that were fitted on whole steps: of factors the geometric mean, of seconds the
 mean. What that is worth is shown on the rows of a system by the mean of all others.
@@ -46,6 +47,8 @@ class Sample:
     measured: float
     group: str
     """What is left out together."""
+    fixed: float = 0.0
+    """What comes on top and has no constant to fit: weights on their way."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Fit:
 
 
 def predicted(constants: Mapping[str, float], sample: Sample) -> float:
-    """Return the sum of the parts, each times its constant."""
-    return sum(constants[name] * amount for name, amount in sample.parts.items())
+    """Return the sum of the parts, each times its constant, and of what is fixed."""
+    return sample.fixed + sum(constants[name] * amount for name, amount in sample.parts.items())
 
 
 def fit(samples: Sequence[Sample], start: Mapping[str, float]) -> Fit:
@@ -115,7 +118,8 @@ def plain(name: str) -> Software:
     used = software_for(name)
     names = ("generation_factor", "forward_factor", "training_factor")
     none = ("step_s", "host_s", "forward_row_s", "firing_s", "switch_s")
-    constants = replace(used.constants, **dict.fromkeys(names, 1.0), **dict.fromkeys(none, 0.0))
+    publish = replace(used.constants.publish, tensor_s=0.0)
+    constants = replace(used.constants, publish=publish, **dict.fromkeys(names, 1.0), **dict.fromkeys(none, 0.0))
     return replace(used, loaded=replace(used.loaded, constants=constants))
 
 
@@ -124,12 +128,15 @@ def steps_of_nemo(records: Sequence[Record]) -> list[Sample]:
     found: list[Sample] = []
     for record in (each for each in records if software_of(each) == "nemo-rl" and each["metric"] == "step_time"):
         run = run_of(record)
-        stages = rl_plan.run_time(run, plain(run.software)).stages
+        time = rl_plan.run_time(run, plain(run.software))
+        stages = time.stages
         passes = sum(stages[name] for name in ("old", "ref", "train", "update") if name in stages)
         parts = {"passes": passes, "step_s": 1.0, "tensor_s": float(num_tensors(run.shape))}
         if run.is_colocated:
             parts["generation"] = stages["gen"]
-        found.append(Sample(parts, float(record["value"]), f"{run.shape.name} {run.is_colocated}"))
+        busy_s = time.step_s if run.is_colocated else time.trainer_s
+        fixed = max(0.0, busy_s - passes - parts.get("generation", 0.0))
+        found.append(Sample(parts, float(record["value"]), f"{run.shape.name} {run.is_colocated}", fixed))
     return found
 
 
@@ -140,14 +147,17 @@ def steps_of_verl(records: Sequence[Record]) -> list[Sample]:
         if rl_sync.is_sync(record["metric"]):
             continue
         run, metric = run_of(record), record["metric"]
-        stages, rows = rl_plan.run_time(run, plain(run.software)).stages, float(run.prompts * run.group)
+        time, rows = rl_plan.run_time(run, plain(run.software)), float(run.prompts * run.group)
+        stages = time.stages
         parts = {
             "gen_time": {"generation": stages["gen"]},
             "old_log_prob_time": {"forward": stages["old"], "forward_row_s": rows},
             "update_actor_time": {"training": stages["train"] + stages["update"]},
         }
         every = {name: amount for each in parts.values() for name, amount in each.items()} | {"step_s": 1.0}
-        found.append(Sample(parts.get(metric, every), float(record["value"]), record["gpus"]))
+        busy_s = sum(stages[name] for name in ("gen", "old", "train", "update"))
+        fixed = 0.0 if metric in parts else max(0.0, time.step_s - busy_s)
+        found.append(Sample(parts.get(metric, every), float(record["value"]), record["gpus"], fixed))
     return found
 
 
@@ -156,11 +166,12 @@ def steps_of_real(records: Sequence[Record]) -> list[Sample]:
     found: dict[str, Sample] = {}
     for record in (each for each in records if each["metric"] == "step_time"):
         run, _ = real_steps.run_of(record)
-        _, stages, _ = real_steps.run_time(run, plain("real"))
+        period_s, stages, _ = real_steps.run_time(run, plain("real"))
         passes = sum(seconds for name, seconds in stages.items() if name not in ("gen", "publish"))
         parts = {"generation": stages["gen"], "passes": passes, "step_s": 1.0, "host_s": float(run.system.num_hosts)}
         key = f"{run.actor.name} {run.critic.name} {run.response_tokens}"
-        found[key] = Sample(parts, float(record["value"]), f"{run.actor.name} {run.critic.name}")
+        fixed = max(0.0, period_s - passes - stages["gen"])
+        found[key] = Sample(parts, float(record["value"]), f"{run.actor.name} {run.critic.name}", fixed)
     return list(found.values())
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ ROWS = {
 """One row of each kind, with made-up measurements."""
 
 
-def report(tmp_path: Path, kind: str, *changes: dict[str, str | None]) -> Report:
+def report(tmp_path: Path, kind: str, *changes: Mapping[str, str | None]) -> Report:
     """Return what becomes of the row of a kind, once for each set of changes; None takes a column away."""
     rows = [{**ROWS[kind], **change} for change in changes]
     columns = [name for name in ROWS[kind] if all(row[name] is not None for row in rows)]
