@@ -32,9 +32,10 @@ def _notes(found: Sequence[Held], others: int) -> Iterator[str]:
         known, best = _errors(found, name, is_best=False), _errors(found, name, is_best=True)
         if known and best:
             yield (
-                f"{name}: the plans that were run are {_mean([abs(e) for e in known]):.1%} off on average, "
-                f"the best plans {_mean(best):+.1%} of what was measured."
+                f"{name}: the plans that were run are {_mean([abs(e) for e in known]):.1%} off on average; "
+                f"the best plans differ from what was measured by {_mean(best):+.1%} on average."
             )
+    yield "The constants were fitted on such rows, so errors of plans that were run are those of the fit."
     yield "Lengths that a row does not state are assumed (rl/mathematics)."
     yield f"{others} other rows are no whole steps of these systems."
 

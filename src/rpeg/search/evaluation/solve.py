@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rpeg.errors import PlanError
 from rpeg.perf.software import software_for
@@ -74,11 +74,20 @@ def _others(case: Case, bench: Bench, scenario: Scenario, order: Order) -> Itera
 
 
 def _rungs(case: Case, bench: Bench, scenario: Scenario) -> Iterator[Line]:
+    before: tuple[Found, Line] | None = None
     for rung, found in climbed(case, bench, scenario.rungs):
         if isinstance(found, PlanError):
             yield refused(rung.name, found, is_baseline=False)
+            continue
+        if before is not None and before[0] is found:  # nothing better: the same plan under another name
+            before = found, replace(before[1], name=rung.name)
         else:
-            yield line_of(rung.name, found, case, is_baseline=False)
+            before = found, _line(rung.name, found, case)
+        yield before[1]
+
+
+def _line(name: str, found: Found, case: Case) -> Line:
+    return line_of(name, found, case, is_baseline=False)
 
 
 def swept_name(staleness: int, *, in_flight: bool) -> str:
@@ -101,7 +110,7 @@ def _swept(case: Case, bench: Bench, sweep: Sequence[int]) -> Iterator[Line]:
             plans, _ = plans_among(asked, bench.market) if asked else ((), ())
             best = best_of_two(best, plans[0] if plans else None)
             if best is not None:
-                yield line_of(swept_name(staleness, in_flight=in_flight), best, case, is_baseline=False)
+                yield _line(swept_name(staleness, in_flight=in_flight), best, case)
 
 
 def _changes(rewrites: Sequence[str]) -> bool:
