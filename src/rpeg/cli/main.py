@@ -8,6 +8,7 @@ from io import TextIOWrapper
 import typer
 
 from rpeg import __version__
+from rpeg.cli.calibrate import calibrate
 from rpeg.cli.check import check
 from rpeg.cli.compare import compare
 from rpeg.cli.diff import diff
@@ -30,7 +31,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, report, plan, explain, compare, show, check, rewrite, diff, simulate, validate, doctor):
+for command in (
+    train,
+    report,
+    plan,
+    explain,
+    compare,
+    show,
+    check,
+    rewrite,
+    diff,
+    simulate,
+    validate,
+    calibrate,
+    doctor,
+):
     app.command()(command)
 
 

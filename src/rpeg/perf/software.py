@@ -66,6 +66,11 @@ class RlConstants:
     """The same for every host."""
     forward_row_s: float = 0.0
     """Of the controller, per row that a pass without gradients is dealt and gives back."""
+    training_row_s: float = 0.0
+    """The same for passes with gradients."""
+    crowding: float = 0.0
+    """Seconds that workers on one host lose for every second that they work at the same time: one interpreter runs one
+    of its threads at a time, and cores share what leads to memory."""
     switch_s: float = 0.0
     """Per step, of devices that sample and train in turns: caches given up, weights taken out and in, graphs woken."""
     logit_s: float = 0.0
