@@ -9,7 +9,7 @@ J                  derivatives of ``r`` by ``x``, from differences
 =================  =============================================================================
 
 Levenberg and Marquardt: ``(J' W J + damping · diag) step = -J' W r``; a step that makes it worse is tried again with
-more damping. Weights ``W = 1 / max(1, |r| / tolerance)`` keep measurements that were disturbed from pulling on the rest.
+more damping. Weights ``W = 1 / max(1, |r| / tolerance)`` keep disturbed measurements from pulling on the rest.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -203,7 +204,7 @@ def _whole(rl: RlConstants, effort: Effort) -> tuple[RlConstants, RlConstants]:
     crowded = {}
     for home in ("inline", "processes"):
         steps_s, _ = run(replace(_WHOLE, staleness=1, home=home), effort.run_steps)
-        crowded[home] = replace(told, crowding=_crowding(min(steps_s) - step_s, alone))
+        crowded[home] = replace(told, crowding=_crowding(median(steps_s) - step_s, alone))
     return crowded["inline"], crowded["processes"]
 
 
