@@ -3,11 +3,12 @@
     rpeg calibrate --host
     python benchmarks/closed_loop.py                 # prints the tables of docs/perf-calibration.md, in Markdown
 
-Every plan is priced before it runs, from what its user would give: the shape of the model, the load, the cap of answers,
-the staleness and the home of the workers. None of the plans is among those the profiles were fitted on. Lengths are those
-of the recipe: prompts of one length, answers at the cap, which a model from scratch with 512 tokens hardly ever ends
-before. A run's seconds are medians of its steps without the first one. Memory is the most resident memory of the process
-above what it had before, after a first small run (workers in processes are left out: each brings its own libraries).
+Every plan is priced before it runs, from what its user would give: the shape of the model, the load, the cap of
+answers, the staleness and the home of the workers. None of the plans is among those the profiles were fitted on.
+Lengths are those of the recipe: prompts of one length, answers at the cap, which a model from scratch with 512 tokens
+hardly ever ends before. A run's seconds are medians of its steps without the first one. Memory is the most resident
+memory of the process above what it had before, after a first small run (workers in processes are left out: each brings
+its own libraries).
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ PLANS: Mapping[str, Trial] = {
     "F": Trial(layers=1, hidden=160, heads=5, intermediate=400, prompts=10, group=10, response_tokens=56),
     "G": Trial(layers=3, hidden=96, heads=3, intermediate=256, prompts=8, group=8, response_tokens=32, staleness=1),
     "H": Trial(layers=2, hidden=160, heads=5, intermediate=400, prompts=6, group=8, response_tokens=32, staleness=2),
-    "I": Trial(layers=2, hidden=128, heads=4, intermediate=384, prompts=12, group=8, response_tokens=24, staleness=1, home="processes"),
-    "J": Trial(layers=3, hidden=192, heads=6, intermediate=512, prompts=8, group=6, response_tokens=32, staleness=2, home="processes"),
+    "I": Trial(layers=2, intermediate=384, prompts=12, response_tokens=24, staleness=1, home="processes"),
+    "J": Trial(
+        layers=3, hidden=192, heads=6, intermediate=512, group=6, response_tokens=32, staleness=2, home="processes"
+    ),
 }  # fmt: skip
 STEPS = 6
 STAGES = ("gen", "reward", "old", "train", "update")

@@ -6,7 +6,7 @@ import os
 
 from hypothesis import settings
 
-# What the machine that runs the tests was calibrated to must not change a number; tests that want profiles set a folder.
+# What this machine was calibrated to must not change a number; tests that want profiles of their own name a folder.
 os.environ["RPEG_PROFILES"] = ""
 
 # Reproducible, and without time limits per example: the machine that runs the tests may be busy with something else.

@@ -26,6 +26,8 @@ _Floats = npt.NDArray[np.float64]
 _Predict = Callable[[Mapping[str, float]], _Floats]
 _STEP = 1e-4
 """Of a difference, in the logarithm."""
+_LONGEST = 1.0
+"""Step of a constant, in the logarithm: what has become next to nothing has no slope to come back by."""
 _TOLERANCE = 0.1
 """Errors above it count by size and not by square."""
 _NOTHING = 1e-12
@@ -71,7 +73,8 @@ def fit(
         gradient, curvature = problem.slopes(point)
         while damping < _MOST:
             scale = damping * (np.diag(curvature) + 1e-12)
-            tried = problem.clipped(point - np.linalg.solve(curvature + np.diag(scale), gradient))
+            step = np.clip(np.linalg.solve(curvature + np.diag(scale), gradient), -_LONGEST, _LONGEST)
+            tried = problem.clipped(point - step)
             if (found := problem.loss(tried)) < loss:
                 break
             damping *= _GROW

@@ -28,7 +28,7 @@ from rpeg.runtime.calibrate.memory_fit import MemoryFits, fit_memory
 from rpeg.runtime.calibrate.profile_folder import ProfileFile, check_writable, toml_text, write_profiles
 from rpeg.runtime.calibrate.trials import Fired, Trial, fire, run
 
-__all__ = ["Calibration", "Effort", "calibrate"]
+__all__ = ["Calibration", "Effort", "calibrate", "system_text"]
 
 _Say = Callable[[str], None]
 
@@ -139,7 +139,7 @@ class _Found:
 
     def files(self, today: str) -> Iterator[tuple[str, str]]:
         """Yield the profiles with their names in the folder."""
-        yield "systems/local.toml", _system_text(self.system, today)
+        yield "systems/local.toml", system_text(self.system, today)
         where = f"rpeg calibrate --host on {_host()}"
         models = sorted(int(each.trial.hidden) for each in self.fired)
         loads = {"device": ["cpu"], "hidden": [models[0], models[-1]], "gpus": [1, 1], "dtype": ["float32"]}
@@ -238,8 +238,8 @@ def _system(device: Device, sent: Sent) -> System:
     return System("local", levels, device, {})
 
 
-def _system_text(system: System, today: str) -> str:
-    """Return the machine in the form of the catalogue."""
+def system_text(system: System, today: str) -> str:
+    """Return a machine of slots, measured on that day, in the form of the catalogue."""
     device, link = system.device, system.levels[-1].link
     assert link is not None, "slots are joined"
 

@@ -98,14 +98,19 @@ def _plain(table: Mapping[str, object]) -> Iterable[tuple[str, object]]:
 
 
 def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
+    return key if key.isascii() and key.replace("_", "").replace("-", "").isalnum() else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    """Return a basic string; of what TOML wants escaped JSON leaves one character alone."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return _quoted(value)
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(_value(each) for each in value)}]"
     assert isinstance(value, (int, float)), value
