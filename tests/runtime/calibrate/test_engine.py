@@ -99,11 +99,12 @@ def test_memory_without_measurements_is_the_usual() -> None:
 
 
 def test_memory_grows_with_what_was_measured() -> None:
-    little, much = (
-        fit_memory([Fired(trial, {}, factor * trial.rows * trial.hidden * trial.layers * 1000) for trial in TRIALS[:3]])
-        for factor in (1, 4)
-    )
-    assert much.constants.activation_factor > 1.5 * little.constants.activation_factor
+    def kept(trial: Trial, each_bytes: int) -> Fired:
+        tokens = trial.rows * (trial.prompt_tokens + trial.response_tokens)
+        return Fired(trial, {}, tokens * trial.hidden * trial.layers * each_bytes)
+
+    little, much = (fit_memory([kept(trial, each_bytes) for trial in TRIALS[:3]]) for each_bytes in (100, 400))
+    assert much.constants.activation_factor > 2.0 * little.constants.activation_factor
 
 
 def test_shorter_firings_of_two_times() -> None:
