@@ -20,9 +20,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 from rpeg.hardware.catalog import load_system
+from rpeg.observe.json_files import write_text
 from rpeg.perf.lengths import constant
 from rpeg.perf.software import software_for
 from rpeg.perf.step import Prediction, predict
@@ -49,6 +51,7 @@ PLANS: Mapping[str, Trial] = {
     ),
 }  # fmt: skip
 STEPS = 6
+BEGIN, END = "<!-- closed loop -->", "<!-- end of closed loop -->"
 STAGES = ("gen", "reward", "old", "train", "update")
 SOFTWARE = {"inline": "rpeg", "processes": "rpeg-processes"}
 
@@ -66,6 +69,7 @@ def main() -> None:
     """Predict, run, print both tables and the errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of a run; the first does not count")
+    parser.add_argument("--into", type=Path, help="page whose part between the marks is replaced by the tables")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # one plan in this process, its figures as JSON
     args = parser.parse_args()
     if args.one:
@@ -73,7 +77,11 @@ def main() -> None:
         return
     predicted = {name: prediction(trial) for name, trial in PLANS.items()}
     measured = {name: in_process(name, args.steps) for name in PLANS}
-    report(predicted, measured)
+    text = report(predicted, measured)
+    print(text)
+    if args.into is not None:
+        before, mark, rest = args.into.read_text().partition(BEGIN)
+        write_text(args.into, f"{before}{mark}\n{text}{END}{rest.partition(END)[2]}")
 
 
 def prediction(trial: Trial) -> Prediction:
@@ -111,28 +119,24 @@ def measure(trial: Trial, steps: int) -> Measured:
     return Measured(median(steps_s), seconds, memory.peak_bytes() - before if is_told else None)
 
 
-def report(predicted: Mapping[str, Prediction], measured: Mapping[str, Measured]) -> None:
-    """Print which plans there were, both sides of every figure, and the median errors."""
+def report(predicted: Mapping[str, Prediction], measured: Mapping[str, Measured]) -> str:
+    """Return which plans there were, both sides of every figure, and the median errors, in Markdown."""
     used = dict.fromkeys(name for each in predicted.values() for name in each.profiles[:2])
-    print(f"Profiles: {'; '.join(used)}. {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.\n")
-    table(
-        ("plan", "layers", "hidden", "weights", "rows", "cap", "updates", "staleness", "home"),
-        [plan_row(name, trial, predicted[name]) for name, trial in PLANS.items()],
-    )
+    load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end."
+    names = ("plan", "layers", "hidden", "weights", "rows", "cap", "updates", "staleness", "home")
+    plans = table(names, [plan_row(name, trial) for name, trial in PLANS.items()])
     columns = ("step", *STAGES, "memory")
     errors: dict[str, list[float]] = {name: [] for name in columns}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in PLANS:
-        cells = []
-        for column in columns:
-            pair = figures(predicted[name], measured[name], column)
-            cells.append(cell(pair, column))
-            if pair is not None:
-                errors[column].append(100.0 * (pair[0] / pair[1] - 1.0))
-        rows.append((name, *cells))
+        pairs = {column: figures(predicted[name], measured[name], column) for column in columns}
+        rows.append((name, *(cell(pair, column) for column, pair in pairs.items())))
+        for column, pair in pairs.items():
+            errors[column] += [] if pair is None else [100.0 * (pair[0] / pair[1] - 1.0)]
     rows.append(("median error", *(f"**{median(map(abs, errors[name])):.1f} %**" for name in columns)))
     rows.append(("median of signed", *(f"{median(errors[name]):+.1f} %" for name in columns)))
-    table(("plan", *(f"{name}, {'MB' if name == 'memory' else 'ms'}" for name in columns)), rows)
+    sides = table(("plan", *(f"{name}, {'MB' if name == 'memory' else 'ms'}" for name in columns)), rows)
+    return f"Profiles: {'; '.join(used)}. {load}\n\n{plans}\n{sides}"
 
 
 def figures(predicted: Prediction, measured: Measured, column: str) -> tuple[float, float] | None:
@@ -156,18 +160,17 @@ def cell(pair: tuple[float, float] | None, column: str) -> str:
     return f"{pair[0] * scale:.{digits}f} / {pair[1] * scale:.{digits}f} ({100.0 * (pair[0] / pair[1] - 1.0):+.0f} %)"
 
 
-def plan_row(name: str, trial: Trial, predicted: Prediction) -> tuple[str, ...]:
+def plan_row(name: str, trial: Trial) -> tuple[str, ...]:
     """Return what a plan is."""
     weights = num_parameters(shape_of_trial(trial))
     load = f"{trial.prompts} x {trial.group}", trial.response_tokens, trial.updates, trial.staleness, trial.home
     return tuple(str(each) for each in (name, trial.layers, trial.hidden, f"{weights / 1e6:.2f} M", *load))
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table in Markdown."""
-    for row in (header, ["---"] * len(header), *rows):
-        print(f"| {' | '.join(row)} |")
-    print()
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    ruled = (header, ["---"] * len(header), *rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in ruled)
 
 
 if __name__ == "__main__":
