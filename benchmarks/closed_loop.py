@@ -105,8 +105,8 @@ def in_process(name: str, steps: int) -> Measured:
 
 def measure(trial: Trial, steps: int) -> Measured:
     """Run a plan as ``rpeg train`` does."""
-    is_told = memory.is_told() and trial.home == "inline"
-    if is_told:
+    before: int | None = None
+    if memory.is_told() and trial.home == "inline":
         run(Trial(hidden=32, heads=2, prompts=2, group=2, response_tokens=4), 2)
         before = memory.settled_bytes()
         memory.restart_peak()
@@ -116,7 +116,7 @@ def measure(trial: Trial, steps: int) -> Measured:
         of_stage = stages.setdefault(span.stage, {})
         of_stage[span.step] = of_stage.get(span.step, 0.0) + span.duration_s
     seconds = {name: median(each.values()) for name, each in stages.items()}
-    return Measured(median(steps_s), seconds, memory.peak_bytes() - before if is_told else None)
+    return Measured(median(steps_s), seconds, None if before is None else memory.peak_bytes() - before)
 
 
 def report(predicted: Mapping[str, Prediction], measured: Mapping[str, Measured]) -> str:

@@ -60,6 +60,8 @@ class RlConstants:
     """Of a host, that verify side by side."""
     firing_s: float = 0.02
     """Of the controller, per firing of a stage with a model: calls, results, rows sent and gathered."""
+    rows_firing_s: float = 0.0
+    """Per firing of a stage without a model, whatever its rows."""
     step_s: float = 0.0
     """Of the controller, per step: rows collected, rewarded, logged; shown in the push of weights that ends it."""
     host_s: float = 0.0

@@ -50,7 +50,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Software:
         ),
         "rl": replace(
             rl.constants, serving="known", training="known", memory="known", forward_factor=0.8, forward_row_s=4e-5,
-            training_row_s=3e-5, verify_s=5e-5, row_s=1e-5, firing_s=2e-4, step_s=0.0, crowding=0.0,
+            training_row_s=3e-5, verify_s=5e-5, row_s=1e-6, rows_firing_s=4e-4, firing_s=2e-4, step_s=0.0, crowding=0.0,
         ),
         "memory": replace(memory.constants, activation_factor=3.0, logit_bytes=20.0, context_bytes=1e7),
     }  # fmt: skip
@@ -82,9 +82,10 @@ def test_constants_are_found_again(known: Software, tmp_path: Path) -> None:
     kernels = kernels_of(system.device, read_table("devices", "local", DeviceProfile).constants)
     found = fit_engine(system, kernels, [fired_as_priced(trial, known, tmp_path) for trial in TRIALS])
     assert {stage: each["fitted"] < 1.0 for stage, each in found.errors_pct.items()} == dict.fromkeys(
-        ("generate", "train", "forward", "update"), True
+        ("generate", "train", "forward", "update", "rows"), True
     )
-    assert found.rl.verify_s == pytest.approx(5e-5)
+    assert found.rl.verify_s == pytest.approx(5e-5, rel=0.01)
+    assert found.rl.rows_firing_s == pytest.approx(4e-4, rel=0.01)
     assert found.rl.firing_s == pytest.approx(2e-4)
     assert found.serving.layer_launches == pytest.approx(300.0, rel=0.05)
     assert found.training.launch_factor == pytest.approx(20.0, rel=0.1)

@@ -7,7 +7,7 @@ gen            per iteration, per row, per layer; decoding and prefill in those 
 train, old     per launch, per micro-batch, per row; products, attention and streams in those of kernels
 update         per tensor; bytes per parameter
 push, pull     a firing that does nothing
-reward, ...    per row
+reward, ...    per row, and a firing of them
 =============  =======================================================================================
 """
 
@@ -122,25 +122,32 @@ def shape_of_trial(trial: Trial) -> ModelShape:
 def fit_engine(system: System, kernels: Kernels, fired: Sequence[Fired]) -> EngineFits:
     """Return the constants that fit what was fired on ``system`` with these kernels."""
     firing_s = median(each.seconds["pull"] for each in fired)
-    rows = {name: _per_row(fired, name) for name in ("reward", "advantage")}
+    rows, rows_errors = _fit_rows(fired)
     rl = RlConstants(
         "rpeg",
         "rpeg",
         "rpeg",
         PublishConstants(firing_s, kernels.memory_bytes_per_s / 2.0, kernels.memory_bytes_per_s / 2.0),
-        verify_s=rows["reward"],
-        row_s=rows["advantage"],
+        **rows,
         cores=1.0,
         firing_s=firing_s,
         switch_s=0.0,
     )
     serving, generated = _fit_serving(kernels, fired, firing_s)
     training, rl, trained = _fit_training(system, kernels, fired, rl)
-    return EngineFits(serving, training, rl, {"generate": generated, **trained})
+    return EngineFits(serving, training, rl, {"generate": generated, **trained, "rows": rows_errors})
 
 
-def _per_row(fired: Sequence[Fired], stage: str) -> float:
-    return median(each.seconds[stage] / each.trial.rows for each in fired)
+def _fit_rows(fired: Sequence[Fired]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what rows take without a model: to be judged, to be compared with their group, and once per firing."""
+    rows = np.array([float(each.trial.rows) for each in fired])
+
+    def prices(values: Mapping[str, float]) -> _Floats:
+        judged, compared = values["verify_s"] * rows, values["row_s"] * rows
+        return values["rows_firing_s"] + np.concatenate([judged, compared])
+
+    measured = np.concatenate([_measured(fired, "reward"), _measured(fired, "advantage")])
+    return _fitted(prices, measured, {"rows_firing_s": 5e-4, "verify_s": 5e-5, "row_s": 1e-6})
 
 
 def _measured(fired: Sequence[Fired], stage: str) -> _Floats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -140,27 +140,32 @@ class _Found:
     def files(self, today: str) -> Iterator[tuple[str, str]]:
         """Yield the profiles with their names in the folder."""
         yield "systems/local.toml", system_text(self.system, today)
+        errors, trials = self.engine.errors_pct, [each.trial for each in self.fired]
         where = f"rpeg calibrate --host on {_host()}"
-        models = sorted(int(each.trial.hidden) for each in self.fired)
-        loads = {"device": ["cpu"], "hidden": [models[0], models[-1]], "gpus": [1, 1], "dtype": ["float32"]}
-        tried = f"{len(self.fired)} small models, {where}"
-        errors = {stage: dict(each) for stage, each in self.engine.errors_pct.items()}
-        serving = {"generate": errors.pop("generate")}
-        prompts = [min(each.trial.prompt_tokens for each in self.fired), max(e.trial.prompt_tokens for e in self.fired)]
-        generates = {"device": ["cpu"], "tp": [1, 1], "prompt_tokens": prompts, "layers": ["dense"]}
-        devices = {"device": ["cpu"]}
-        own = {"devices": [1, 2]}
-        whole = f"runs of one small model, {where}"
+        tried = f"{len(trials)} small models, {where}"
+        alone = {"device": ["cpu"], "gpus": [1, 1]}
+        lengths = _range(trial.prompt_tokens + trial.response_tokens for trial in trials)
+        passes = {**alone, "dtype": ["float32"], "hidden": _range(trial.hidden for trial in trials)}
+        prompts = {"device": ["cpu"], "tp": [1, 1], "prompt_tokens": _range(trial.prompt_tokens for trial in trials)}
+        worlds = {"kind": ["loopback"], "gpus": _range(self.sent.sums_s)}
+        rows = {"rows": errors["rows"]}
+        by_pass = {name: errors[name] for name in ("train", "forward", "update")}
+        peaks, links = {"fitted": self.memory.error_pct}, {"nccl": self.links.errors_pct}
         for each in (
-            ProfileFile("devices", "local", self.kernels.constants, where, ("cpu",), self.kernels.errors_pct, devices),
-            ProfileFile("links", "loopback", self.links.profile, where, ("memory",), {"nccl": self.links.errors_pct}),
-            ProfileFile("serving", "rpeg", self.engine.serving, tried, (), serving, generates),
-            ProfileFile("training", "rpeg", self.engine.training, tried, (), errors, loads),
-            ProfileFile("memory", "rpeg", self.memory.constants, tried, (), {"fitted": self.memory.error_pct}),
-            ProfileFile("rl", "rpeg", self.engine.rl, whole, (), {}, own),
-            ProfileFile("rl", "rpeg-processes", self.processes, whole, (), {}, own),
+            ProfileFile("devices", "local", self.kernels.constants, where, ("cpu",), self.kernels.errors_pct, alone),
+            ProfileFile("links", "loopback", self.links.profile, where, ("memory",), links, {"nccl": worlds}),
+            ProfileFile("serving", "rpeg", self.engine.serving, tried, (), {"generate": errors["generate"]}, prompts),
+            ProfileFile("training", "rpeg", self.engine.training, tried, (), by_pass, passes),
+            ProfileFile("memory", "rpeg", self.memory.constants, tried, (), peaks, {"length_tokens": lengths}),
+            ProfileFile("rl", "rpeg", self.engine.rl, tried, (), rows, {"devices": [1, 2]}),
+            ProfileFile("rl", "rpeg-processes", self.processes, tried, (), rows, {"devices": [1, 2]}),
         ):
             yield f"{each.kind}/{each.name}.toml", each.text(today)
+
+
+def _range(values: Iterable[int]) -> list[int]:
+    found = list(values)
+    return [min(found), max(found)]
 
 
 def _measured(effort: Effort, say: _Say) -> _Found:
