@@ -24,7 +24,7 @@ def compare(
     staleness_max: MaxStaleness = None,
     allow: Allow = None,
     lengths: Annotated[Path | None, typer.Option(help="Run folder whose responses are as long as these.")] = None,
-    software: SoftwareName = "generic",
+    software: SoftwareName = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print step, stages, memory and busy share of two plans, what limits each, and in what they differ."""

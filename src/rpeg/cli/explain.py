@@ -38,7 +38,7 @@ def explain(
         bool, typer.Option("--same-plan", help="With --what-if: keep meshes and layouts instead of searching again.")
     ] = False,
     lengths: Annotated[Path | None, typer.Option(help="Run folder whose responses are as long as these.")] = None,
-    software: SoftwareName = "generic",
+    software: SoftwareName = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print what limits a plan, the slack of the rest, what every figure is worth, and the best single changes."""

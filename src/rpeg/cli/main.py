@@ -8,6 +8,7 @@ from io import TextIOWrapper
 import typer
 
 from rpeg import __version__
+from rpeg.cli.calibrate import calibrate
 from rpeg.cli.check import check
 from rpeg.cli.compare import compare
 from rpeg.cli.diff import diff
@@ -32,8 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
-    *(train, report, plan, explain, compare, evaluate, show, check, rewrite, diff, simulate, validate),
-    doctor,
+    *(train, report, plan, explain, compare, evaluate, show, check, rewrite, diff, simulate),
+    *(validate, calibrate, doctor),
 )
 for command in _COMMANDS:
     app.command()(command)

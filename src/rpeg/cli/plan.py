@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rpeg.cli.planned import SoftwareName
 from rpeg.errors import Fault, PlanError
 
 if TYPE_CHECKING:
     from rpeg.cli.workload import Task
     from rpeg.hardware.topology import System
+    from rpeg.perf.software import Software
     from rpeg.perf.step import Prediction
     from rpeg.search.find import Found
     from rpeg.search.objective import Objective
@@ -43,18 +45,18 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="Write the best plan with its graph here (JSON).")] = None,
     fixed: Annotated[Path | None, typer.Option(help="Price this plan (JSON) instead of looking for one.")] = None,
     lengths: Annotated[Path | None, typer.Option(help="Run folder whose responses are as long as these.")] = None,
-    software: Annotated[str, typer.Option(help="Profile of the software: generic, verl, nemo-rl.")] = "generic",
+    software: SoftwareName = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Look for the best plans of a recipe on a machine, or price a given one: step, memory, what limits it."""
     from rpeg.cli.workload import read_task
     from rpeg.hardware.catalog import load_system
-    from rpeg.perf.software import software_for
 
     task = read_task(recipe, overrides or [], lengths)
     system = load_system(_machine(task, cluster))
+    used = task.software(software, system)
     if fixed is not None:
-        _show_fixed(_priced(task, fixed, system, software), task, json)
+        _show_fixed(_priced(task, fixed, system, used), task, json)
         return
     from rpeg.search.find import Goal
     from rpeg.search.objective import find_for
@@ -65,7 +67,6 @@ def plan(
     allowed = tuple(name for name in allow.split(",") if name)
     graphs = (each.graph for each in structures(task.graph, staleness_max, allowed))
     pins, regions = read_wishes(wishes or [], graphs, system)
-    used = software_for(software)
     goal = Goal(staleness_max, allowed, pins, regions, top, is_here=task.has_devices)
     outcome, part = find_for(_objective(objective), task.graph, task.workload, system, goal, used)
     plans = ranked(outcome, task.workload, part, used)
@@ -117,11 +118,10 @@ def _machine(task: Task, cluster: str | None) -> str:
     raise PlanError("rpeg plan", [Fault("--cluster", "is missing: a workload says nothing of a machine", remedy)])
 
 
-def _priced(task: Task, path: Path, system: System, software: str) -> Prediction:
+def _priced(task: Task, path: Path, system: System, software: Software) -> Prediction:
     """Return the prediction of a plan file: of its own graph where it has one, else of the recipe's."""
-    from rpeg.perf.software import software_for
     from rpeg.perf.step import predict
     from rpeg.search.bundle import read_bundle
 
     bundle = read_bundle(path)
-    return predict(bundle.graph or task.graph, bundle.plan, task.workload, system, software_for(software))
+    return predict(bundle.graph or task.graph, bundle.plan, task.workload, system, software)

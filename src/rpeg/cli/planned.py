@@ -31,7 +31,9 @@ Allow = Annotated[
     str | None,
     typer.Option(help="Transformations that change the learning and may be used: share_trunk,… Default: as planned."),
 ]
-SoftwareName = Annotated[str, typer.Option(help="Profile of the software: generic, verl, nemo-rl.")]
+SoftwareName = Annotated[
+    str | None, typer.Option(help="Profile of the software: generic, verl, nemo-rl; of a run on this machine rpeg.")
+]
 
 _HERE = "local"
 
@@ -52,7 +54,7 @@ def read_planned(
     cluster: str | None,
     staleness_max: int | None,
     allow: str | None,
-    software: str,
+    software: str | None,
     wishes: Sequence[str] = (),
 ) -> Planned:
     """Return a plan that was read and holds on the machine.
@@ -63,7 +65,7 @@ def read_planned(
         cluster: the machine; None is the one in the file.
         staleness_max: what was allowed; None is what the file says.
         allow: names with commas between; None alike.
-        software: name of a profile.
+        software: name of a profile; None is RPEG's own for a run on this machine, else the generic one.
         wishes: what searches have to keep: ``train.tp=4``.
 
     Raises:
@@ -71,7 +73,6 @@ def read_planned(
         HardwareError: when there is no such machine.
     """
     from rpeg.hardware.catalog import load_system
-    from rpeg.perf.software import software_for
     from rpeg.search.bundle import read_bundle
     from rpeg.search.case import Case
     from rpeg.search.origin import graph_of
@@ -85,7 +86,7 @@ def read_planned(
     if wishes:
         pins, regions = read_wishes(wishes, [graph, task.graph], system)
         goal = replace(goal, pins=pins, regions=regions)
-    case = Case(task.graph, task.workload, system, goal, software_for(software))
+    case = Case(task.graph, task.workload, system, goal, task.software(software, system))
     return Planned(case, graph, checked(case, graph, bundle.plan))
 
 

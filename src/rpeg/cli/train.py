@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rpeg.plan.plan import Plan
     from rpeg.recipe.schema import Recipe
 
-__all__ = ["train"]
+__all__ = ["require_torch", "train"]
 
 _RUNS = Path("runs")
 """Where run folders are made."""
@@ -48,7 +48,7 @@ def train(
     from rich.console import Console
     from rich.text import Text
 
-    _require_torch()
+    require_torch("rpeg train")
     # Shown on a terminal only: importing torch and checking the inputs take seconds in which nothing else is said.
     with Console(stderr=True, quiet=quiet).status(Text(f"checking {recipe}")) as status:
         from rpeg.recipe.load import load_recipe
@@ -95,13 +95,18 @@ def _folder(run_dir: Path | None, name: str, *, resume: bool) -> RunFolder:
     return RunFolder.create(_RUNS, name, datetime.now())
 
 
-def _require_torch() -> None:
+def require_torch(command: str) -> None:
+    """Refuse a command that computes where what computes is not installed.
+
+    Raises:
+        RecipeError: with what is missing.
+    """
     from importlib.util import find_spec
 
     missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
     if missing:
         fault = Fault(", ".join(missing), "not installed", "pip install 'rpeg[train]'")
-        raise RecipeError("rpeg train", [fault])
+        raise RecipeError(command, [fault])
 
 
 def _planned(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe], Graph], Callable[[Graph], Plan]]:

@@ -12,7 +12,9 @@ from rpeg.errors import Fault, RecipeError
 
 if TYPE_CHECKING:
     from rpeg.graph.graph import Graph
+    from rpeg.hardware.topology import System
     from rpeg.perf.lengths import Lengths
+    from rpeg.perf.software import Software
     from rpeg.perf.workload import Workload
     from rpeg.recipe.schema import ModelSection, Recipe
     from rpeg.recipe.workload import LengthSection, WorkloadRecipe
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Task", "read_task"]
 
+_HERE = "cpu"
+"""Device of the machine that runs plan for: one process of it."""
+_ENGINES = {"inline": "rpeg", "processes": "rpeg-processes"}
 _VARIATION = 0.5
 """Spread of lengths that a training recipe says nothing of."""
 
@@ -34,6 +39,19 @@ class Task:
     """What the recipe leaves open."""
     has_devices: bool
     """Whether the recipe names the machine: a recipe to train from runs here, one of a workload runs anywhere."""
+    engine: str = ""
+    """Profile of what runs it on this machine: RPEG itself, in threads or in processes; of a workload nothing does."""
+
+    def software(self, asked: str | None, system: System) -> Software:
+        """Return the software that is asked for; else RPEG's own for a run on this machine, else the generic one.
+
+        Raises:
+            ProfileError: when a profile cannot be read.
+        """
+        from rpeg.perf.software import software_for
+
+        is_here = bool(self.engine) and system.device.name == _HERE
+        return software_for(asked or (self.engine if is_here else "generic"))
 
 
 def read_task(recipe: str, overrides: Sequence[str] = (), lengths: Path | None = None) -> Task:
@@ -93,7 +111,12 @@ def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
     shapes = {model.name: shape for model in graph.models}
     symbols = {"held_out": float(recipe.evaluation.prompts)}
     prompts = capped_mean(prompt / 2, _VARIATION, float(prompt))
-    return Task(graph, Workload(shapes, prompts, responses, recipe.model.dtype, symbols), tuple(assumed), True)
+    workload = Workload(
+        shapes, prompts, responses, recipe.model.dtype, symbols,
+        micro_batch_tokens=float(recipe.optimizer.micro_batch_tokens),
+        slots=float(recipe.sampling.slots or graph.batch_rows),
+    )  # fmt: skip
+    return Task(graph, workload, tuple(assumed), True, _ENGINES[recipe.run.home])
 
 
 def _trained_shape(model: ModelSection) -> ModelShape:

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from rpeg.errors import Fault, HardwareError
+from rpeg.hardware.own import own_profiles
 from rpeg.hardware.topology import Device, Figure, Level, Link, Sharing, System
 
 __all__ = ["catalogue", "devices", "load_device", "load_system", "part_of", "read_system"]
@@ -81,7 +82,7 @@ def load_device(name: str) -> Device:
 
 
 def load_system(name: str) -> System:
-    """Return a system of the catalogue or of a TOML file; ``alps:256`` is a part of it with 256 devices.
+    """Return a system of the user's own, of the catalogue or of a TOML file; ``alps:256`` is 256 devices of it.
 
     A part fills devices of a node, then nodes, then racks, all equally: 6 devices of four-device nodes are refused.
 
@@ -89,10 +90,22 @@ def load_system(name: str) -> System:
         HardwareError: when there is no such system, its file has faults, or it has no part of that size.
     """
     base, _, size = name.partition(":")
-    system = _shipped(base) if base in _names(_SYSTEMS) else read_system(_text(base), base)
+    system = _own(base) or (_shipped(base) if base in _names(_SYSTEMS) else read_system(_text(base), base))
     if not size:
         return system
     return part_of(system, int(size)) if size.isdecimal() else _refuse_part(system, size)
+
+
+def _own(name: str) -> System | None:
+    """Return the user's own machine of that name, which comes before one of the catalogue."""
+    folder = own_profiles()
+    path = None if folder is None or not name or Path(name).name != name else folder / "systems" / f"{name}.toml"
+    return _read(path.read_text("utf-8"), str(path)) if path is not None and path.is_file() else None
+
+
+@cache
+def _read(text: str, where: str) -> System:
+    return read_system(text, where)
 
 
 @cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from rpeg.shapes.operations import Real
 
 __all__ = ["ElementwiseConstants", "Fusion", "passes", "stream_s"]
@@ -27,6 +29,10 @@ class ElementwiseConstants:
     """Seconds of a kernel that moves nothing."""
     bandwidth_fraction: float
     """Of the memory bandwidth, in large arrays."""
+    cached_bytes: float = 0.0
+    """That a kernel moves through caches before memory is felt; 0 where caches do not matter."""
+    cached_fraction: float = 1.0
+    """Of the memory bandwidth, through caches: above 1."""
 
 
 _PASSES: dict[Fusion, dict[str, tuple[float, int]]] = {
@@ -52,9 +58,16 @@ def passes(what: str, fusion: Fusion) -> tuple[float, int]:
 def stream_s(num_bytes: Real, *, launches: int = 1, bytes_per_s: float, constants: ElementwiseConstants) -> Real:
     """Return the seconds of ``launches`` kernels that read and write ``num_bytes`` together.
 
-    ``launches · t0 + bytes / (W e)``
+    ``launches · t0 + bytes / (W e)``; of each kernel the first ``C`` bytes at ``W e_c``, where there are caches.
 
     >>> round(stream_s(8e6, bytes_per_s=2e12, constants=ElementwiseConstants(2e-6, 0.5)) * 1e6, 3)
     10.0
+    >>> cached = ElementwiseConstants(0.0, 0.5, cached_bytes=1e6, cached_fraction=4.0)
+    >>> [round(stream_s(size, bytes_per_s=1e10, constants=cached) * 1e6, 3) for size in (1e6, 2e6)]
+    [25.0, 225.0]
     """
-    return launches * constants.start_s + num_bytes / (bytes_per_s * constants.bandwidth_fraction)
+    if not constants.cached_bytes:
+        return launches * constants.start_s + num_bytes / (bytes_per_s * constants.bandwidth_fraction)
+    near = np.minimum(num_bytes, max(1, launches) * constants.cached_bytes)
+    moved_s = near / constants.cached_fraction + (num_bytes - near) / constants.bandwidth_fraction
+    return launches * constants.start_s + moved_s / bytes_per_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import generators, staleness
 from rpeg.graph.stage import StageKind
 from rpeg.hardware.topology import System
 from rpeg.perf.layouts import Choice
@@ -20,9 +21,10 @@ from rpeg.perf.stage_prices import StagePrices
 from rpeg.perf.tables import tables_for
 from rpeg.perf.workload import Workload
 from rpeg.plan.costs import Duration
+from rpeg.plan.firings import num_events
 from rpeg.plan.layout import ITEM_BYTES
 from rpeg.plan.memory import copies, residency_on
-from rpeg.plan.mesh import meshes_of
+from rpeg.plan.mesh import meshes_of, places
 from rpeg.plan.plan import Binding, Home, Layout, Plan
 from rpeg.plan.shipments import Cause, Shipment, shipments
 
@@ -67,11 +69,37 @@ class Estimate:
         return self._durations[key]
 
     def _duration(self, stage: str, binding: Binding) -> Duration:
-        kind = self.graph.stage_of[stage].kind
-        if kind in _MOVES:
+        found, stretch = self._alone(stage, binding), self._stretch.get(binding.mesh, 1.0)
+        return Duration(found.occupancy_s * stretch, found.tail_s * stretch)
+
+    def _alone(self, stage: str, binding: Binding) -> Duration:
+        """Return how long a firing takes while nothing else runs on its host."""
+        if self.graph.stage_of[stage].kind in _MOVES:
             return Duration(self._move_s(stage, binding))
         prices = self.prices(stage, binding)
         return Duration(float(prices.occupancy_s[0]), float(prices.tail_s[0]))
+
+    @cached_property
+    def _stretch(self) -> dict[str, float]:
+        """By mesh, how much longer its firings take because others work beside it, where workers crowd each other.
+
+        Of two that overlap in every step the less busy one, with ``b`` seconds, is never alone and takes ``(1 + c) b``;
+        in that time the other one, with ``B`` seconds, loses as much: ``B + c b`` in all.
+        """
+        crowding = self.software.constants.crowding
+        if not crowding or not any(staleness(self.graph, each.name) > 0 for each in generators(self.graph)):
+            return {}
+        busy: dict[str, float] = {}
+        for binding in self.plan.bindings:
+            if not self.system.is_host(places(self.plan.mesh_named[binding.mesh], self.system)[0]):
+                alone = self._alone(binding.stage, binding)
+                firings = num_events(self.graph, binding.stage)
+                busy[binding.mesh] = busy.get(binding.mesh, 0.0) + firings * (alone.occupancy_s + alone.tail_s)
+        most = max(busy.values(), default=0.0)
+        beside = sum(busy.values()) - most
+        if len(busy) < 2 or not beside:
+            return {}
+        return {mesh: 1.0 + crowding * (beside / most if seconds == most else 1.0) for mesh, seconds in busy.items()}
 
     def prices(self, stage: str, binding: Binding) -> StagePrices:
         """Return the whole price of one firing of ``stage`` under ``binding``."""

@@ -108,10 +108,14 @@ class Precision:
         return item_bytes(self.hidden)
 
     @staticmethod
-    def of(dtype: str, cache: str = "bfloat16") -> Precision:
+    def of(dtype: str, cache: str | None = None) -> Precision:
         """Return the precision in which all products of the layers have one dtype.
 
-        >>> Precision.of("float32", cache="float32").hidden_bytes
-        4.0
+        Caches are in bfloat16 and so is the head, but for models in float32, which are in it throughout.
+
+        >>> Precision.of("float8").cache, Precision.of("float32").cache
+        ('bfloat16', 'float32')
         """
-        return Precision(products=dtype_of(dtype), cache=cache)
+        products = dtype_of(dtype)
+        usual = "float32" if products == "float32" else "bfloat16"
+        return Precision(products=products, cache=cache or usual, head=usual)

@@ -84,6 +84,9 @@ class MemoryConstants:
     operators: Operators = field(default_factory=Operators)
     logit_bytes: float = 18.0
     """Per logit, of all copies that live at once while the loss is made or goes backward."""
+    activation_factor: float = 1.0
+    """Bytes that layers keep for the backward pass, in those of 16-bit fused operators: 2 in float32, more where every
+    operator keeps what it was given."""
     gradient_share: float = 1.0
     """Gradients that live while a layer goes backward, of what the layer has saved."""
     slack_share: float = 0.095

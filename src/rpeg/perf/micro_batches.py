@@ -15,11 +15,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+import numpy as np
+
 from rpeg.errors import Fault, InvalidInput
 from rpeg.perf.lengths import Lengths, lognormal
 from rpeg.plan.plan import Balance
 
-__all__ = ["MicroBatches", "busiest_tokens", "micro_batches", "packed_share", "padded_share", "seen_tokens"]
+__all__ = [
+    "FIXED_TOKENS",
+    "MicroBatches",
+    "busiest_tokens",
+    "micro_batches",
+    "packed_share",
+    "padded_share",
+    "seen_tokens",
+    "sorted_batches",
+]
+
+FIXED_TOKENS = 128.0
+"""What one more micro-batch costs beside its tokens, in tokens, as `rpeg.numerics.micro_batches` reckons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +147,33 @@ def micro_batches(
     budget = max(budget_tokens, length)
     count = max(1, ceil(busiest / (budget * packed_share(lengths, budget)) - 1e-9))
     return MicroBatches(count, busiest / count / length, length, mean / busiest)
+
+
+def sorted_batches(lengths: Lengths, rows: float, budget_tokens: float) -> MicroBatches:
+    """Return the micro-batches of a trainer that sorts its rows by length and pads each batch to its longest.
+
+    The rows are those in the middle of equal shares of the lengths. They are cut where the padded tokens of all batches
+    and `FIXED_TOKENS` for each are fewest, none over the budget: ``cost[i] = min over j of L[i] (j - i) + fixed +
+    cost[j]``, as `rpeg.numerics.micro_batches.split` does it.
+
+    >>> from rpeg.perf.lengths import constant, empirical
+    >>> sorted_batches(constant(100.0), 64, 1600.0).count
+    4
+    >>> found = sorted_batches(empirical([100, 500]), 64, 1e9)  # 32 rows of 400 tokens less to pad, for 128
+    >>> found.count, found.total_rows * found.length_tokens
+    (2, 19200.0)
+    """
+    _check(rows, 1.0, None, budget_tokens)
+    num_rows = max(1, round(rows))
+    longest = [lengths.quantile(1.0 - (i + 0.5) / num_rows) for i in range(num_rows)]
+    cost, counts = [0.0] * (num_rows + 1), [0] * (num_rows + 1)
+    for first in range(num_rows - 1, -1, -1):
+        most = min(max(1, int(budget_tokens // longest[first])), num_rows - first)
+        each = longest[first] * np.arange(1, most + 1) + cost[first + 1 : first + 1 + most]
+        best = int(np.argmin(each))
+        cost[first], counts[first] = float(each[best]) + FIXED_TOKENS, counts[first + 1 + best] + 1
+    padded = cost[0] - FIXED_TOKENS * counts[0]
+    return MicroBatches(counts[0], rows / counts[0], padded / num_rows, lengths.mean_tokens * num_rows / padded)
 
 
 def _check(rows: float, ranks: float, micro_rows: float | None, budget_tokens: float | None) -> None:

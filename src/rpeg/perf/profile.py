@@ -24,7 +24,6 @@ type and a number that is not finite are faults, all reported together.
 from __future__ import annotations
 
 import math
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
 from rpeg.errors import Fault, ProfileError
+from rpeg.hardware.own import own_profiles
 from rpeg.perf.fill import fill
 
 __all__ = ["KINDS", "Covers", "Kind", "Loaded", "Profile", "extrapolates", "profiles", "read_table"]
@@ -47,8 +47,6 @@ Covers = Mapping[str, tuple[float, float] | frozenset[str]]
 """Ranges or names by dotted name."""
 
 _SHIPPED = files("rpeg.perf") / "profiles"
-_USERS = "RPEG_PROFILES"
-"""The environment variable with a folder of profiles that come before the shipped ones."""
 _FALLBACK = "generic"
 _EXAMPLE = "see the profiles that are shipped"
 
@@ -125,18 +123,18 @@ def read_table(kind: Kind, name: str, into: type[_T]) -> Loaded[_T]:
     """Return the constants of a profile as an instance of the dataclass ``into``.
 
     ``name`` is a file's name without its ending, one of its aliases, in any case, or the path of a TOML file. It is
-    looked for in the folder that the environment variable RPEG_PROFILES names, then among the shipped profiles; where
-    there is none, the kind's ``generic`` stands in (see `Loaded.is_fallback`).
+    looked for among the user's own profiles (`rpeg.hardware.own`), then among the shipped ones; where there is none,
+    the kind's ``generic`` stands in (see `Loaded.is_fallback`).
 
     Raises:
         ProfileError: with every fault of the file; when a path leads nowhere; when even ``generic`` is missing.
     """
-    return cast("Loaded[_T]", _read_table(kind, name, into, os.environ.get(_USERS, "")))
+    return cast("Loaded[_T]", _read_table(kind, name, into, str(own_profiles() or "")))
 
 
 def profiles(kind: Kind | None = None) -> list[Profile]:
     """Return what every profile says about itself, sorted by kind and name; a user's come before shipped ones."""
-    users = os.environ.get(_USERS, "")
+    users = str(own_profiles() or "")
     found = (_known(each, users) for each in (KINDS if kind is None else (kind,)))
     return [profile for known in found for _, profile, _ in sorted(known, key=lambda entry: entry[1].name)]
 

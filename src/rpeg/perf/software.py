@@ -60,12 +60,19 @@ class RlConstants:
     """Of a host, that verify side by side."""
     firing_s: float = 0.02
     """Of the controller, per firing of a stage with a model: calls, results, rows sent and gathered."""
+    rows_firing_s: float = 0.0
+    """Per firing of a stage without a model, whatever its rows."""
     step_s: float = 0.0
     """Of the controller, per step: rows collected, rewarded, logged; shown in the push of weights that ends it."""
     host_s: float = 0.0
     """The same for every host."""
     forward_row_s: float = 0.0
     """Of the controller, per row that a pass without gradients is dealt and gives back."""
+    training_row_s: float = 0.0
+    """The same for passes with gradients."""
+    crowding: float = 0.0
+    """Seconds that workers on one host lose for every second that they work at the same time: one interpreter runs one
+    of its threads at a time, and cores share what leads to memory."""
     switch_s: float = 0.0
     """Per step, of devices that sample and train in turns: caches given up, weights taken out and in, graphs woken."""
     logit_s: float = 0.0

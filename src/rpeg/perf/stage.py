@@ -80,7 +80,8 @@ def _host_s(demand: Demand, region: System, software: Software) -> float:
     """Return the seconds of rows on the cores of the hosts of a region."""
     used = software.constants
     each_s = used.verify_s if demand.kind is StageKind.VERIFY else used.row_s
-    return demand.rows * demand.passes * demand.share * each_s / (used.cores * region.num_hosts)
+    rows_s = demand.rows * each_s / (used.cores * region.num_hosts)
+    return (rows_s + used.rows_firing_s) * demand.passes * demand.share
 
 
 def _together(parts: list[StagePrices]) -> StagePrices:

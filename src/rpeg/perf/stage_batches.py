@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rpeg.perf.layouts import LayoutTable
 from rpeg.perf.lengths import Lengths
-from rpeg.perf.micro_batches import busiest_tokens, micro_batches, seen_tokens
+from rpeg.perf.micro_batches import busiest_tokens, micro_batches, seen_tokens, sorted_batches
 from rpeg.plan.plan import Balance
 
 __all__ = ["Batches", "batches_of"]
@@ -30,17 +30,35 @@ class Batches:
     length_tokens: _Floats
 
 
-def batches_of(lengths: Lengths, rows: float, table: LayoutTable, *, is_packed: bool, balance: Balance) -> Batches:
+def batches_of(
+    lengths: Lengths,
+    rows: float,
+    table: LayoutTable,
+    *,
+    is_packed: bool,
+    balance: Balance,
+    budget_tokens: float | None = None,
+) -> Batches:
     """Return the micro-batches of ``rows`` samples dealt to the ranks of each layout.
 
     Packed rows have the tokens of the busiest rank, evenly over its micro-batches, in sequences of the length that a
     token sees on average (`rpeg.perf.micro_batches.seen_tokens`). Others are padded to the longest of a micro-batch.
+    With ``budget_tokens`` the software sorts and splits rows itself, whatever the layout says.
     """
+    if budget_tokens is not None:
+        found = [_budgeted(lengths, rows / int(dp), budget_tokens) for dp in table.dp]
+        return Batches(*np.array(found).T)
     columns = [
         _batches(lengths, rows, int(dp), float(micro), is_packed, balance)
         for dp, micro in zip(table.dp, table.micro_rows, strict=True)
     ]
     return Batches(*np.array(columns).T)
+
+
+@lru_cache(maxsize=1 << 14)
+def _budgeted(lengths: Lengths, rows: float, budget_tokens: float) -> tuple[float, float, float]:
+    found = sorted_batches(lengths, rows, budget_tokens)
+    return float(found.count), found.rows, found.length_tokens
 
 
 @lru_cache(maxsize=1 << 14)

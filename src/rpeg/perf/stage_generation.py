@@ -76,6 +76,8 @@ def _engine(demand: Demand, region: System, choice: Choice, software: Software, 
     engine = engine_for(region, serving, tp=choice.tp, pp=choice.pp, ep=min(choice.ep, choice.tp), precision=precision)
     if choice.micro_rows > 1:
         engine = engine.with_constants(slots=choice.micro_rows)
+    elif demand.workload.slots is not None:
+        engine = engine.with_constants(slots=demand.workload.slots)
     if memory_bytes is not None:
         share = memory_bytes / engine.kernels.device.memory_bytes
         engine = engine.with_constants(memory_fraction=min(engine.constants.memory_fraction, share))
@@ -128,7 +130,7 @@ def _working_bytes(
         degrees,
         time.sequences / choice.pp,
         context,
-        engine.constants.chunk_tokens,
+        min(engine.constants.chunk_tokens, demand.rows * demand.workload.prompts.mean_tokens),
         demand.workload.item_bytes,
         demand.workload.item_bytes,
     )

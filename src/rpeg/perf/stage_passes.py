@@ -13,6 +13,7 @@ from rpeg.perf.demand import Demand
 from rpeg.perf.layouts import LayoutTable, faults_of
 from rpeg.perf.memory import gradient_bytes, optimizer_bytes, weights_bytes
 from rpeg.perf.micro_batches import seen_tokens
+from rpeg.perf.reshard import num_tensors
 from rpeg.perf.software import Software
 from rpeg.perf.stage_batches import Batches, batches_of
 from rpeg.perf.stage_bytes import pass_bytes
@@ -54,12 +55,15 @@ def _alike(
     if reasons[0]:
         return unpriced(reasons)
     _, _, is_packed, balance = table.kinds[0]
-    batches = batches_of(demand.workload.samples, demand.rows, table, is_packed=is_packed, balance=balance)
+    load = demand.workload
+    batches = batches_of(
+        load.samples, demand.rows, table, is_packed=is_packed, balance=balance, budget_tokens=load.micro_batch_tokens
+    )
     seconds = _time(demand, shape, region, table, batches, software)
     used = software.constants
     factor = used.training_factor if demand.kind is StageKind.TRAIN else used.forward_factor
     busy_s = (np.asarray(seconds.total_s) - seconds.optimizer_s) * factor * demand.passes
-    rows_s = used.forward_row_s * demand.rows if demand.kind is StageKind.FORWARD else 0.0
+    rows_s = (used.forward_row_s if demand.kind is StageKind.FORWARD else used.training_row_s) * demand.rows
     held, gradients, working = pass_bytes(demand, shape, table, batches, software)
     return StagePrices(
         (np.broadcast_to(busy_s, (len(table),)) + used.firing_s + rows_s) * demand.share,
@@ -122,7 +126,9 @@ def price_updates(demand: Demand, region: System, table: LayoutTable, software: 
     moved = software.trainer(region).constants.optimizer_bytes if not demand.is_average else 12.0
     if not demand.trains_weights:
         moved = 0.0
-    busy_s = software.trainer(region).kernels.stream_s(sharded * moved, 1) * demand.passes
+    trainer = software.trainer(region)
+    each_s = trainer.kernels.stream_s(sharded * moved, 1) + trainer.constants.tensor_s * num_tensors(demand.shape)
+    busy_s = each_s * demand.passes
     zeros = np.zeros(len(table))
     optimizer = 0.0 if demand.is_average else optimizer_bytes(held, degrees, state.optimizer)
     return StagePrices(

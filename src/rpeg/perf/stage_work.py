@@ -183,7 +183,8 @@ class StageWork:
         device_s = products_s + time.elementwise_s * use.elementwise_factor
         if expert_passes:
             device_s = device_s * self.trainer.expert_factor(self.layout.dtype)
-        return np.maximum(device_s, time.host_s + expert_passes * use.expert_s)
+        host_s = time.host_s + expert_passes * use.expert_s
+        return device_s + host_s if use.is_host_added else np.maximum(device_s, host_s)
 
     def _forward_s(self, kind: LayerKind) -> Real:
         return self._seconds(self._time(kind), 1.0 * kind.has_experts)

@@ -78,6 +78,12 @@ class TrainingConstants:
     """Whether selective recomputation repeats every second product and all that is cheap, instead of attention."""
     is_last_product_spared: bool = False
     """Whether full recomputation stops before a layer's last product, as PyTorch's checkpointing does."""
+    is_host_added: bool = False
+    """Whether the host computes itself, so that launches add to the work instead of hiding behind it."""
+    micro_batch_s: float = 0.0
+    """Host seconds per micro-batch: rows padded, the loss, the graph of the backward pass."""
+    tensor_s: float = 0.0
+    """Host seconds per tensor of weights and update: gradients divided, their norm, moments, zeroing."""
 
     @property
     def fusing(self) -> Fusion:

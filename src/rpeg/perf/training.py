@@ -41,7 +41,7 @@ class TrainingTime:
     """The busiest stage waits: the pipeline fills and drains, sends are not hidden."""
     optimizer_s: Real = 0.0
     step_s: Real = 0.0
-    """What the host does once."""
+    """What the host does once, or once per micro-batch."""
 
     @property
     def total_s(self) -> Real:
@@ -86,7 +86,7 @@ def training_time(
         found,
         dp_s=found.dp_s + piped.reduction_s * trains_weights,
         optimizer_s=piped.optimizer_s * trains_weights,
-        step_s=trainer.constants.step_s,
+        step_s=piped.host_s,
     )
 
 
@@ -105,7 +105,7 @@ def forward_time(
     passes that assess samples before it one `forward_time`, if anything needs it at all.
     """
     piped = _Piped(StageWork(trainer, shape, layout, length_tokens, False, has_logits), rows, False)
-    return replace(_of(piped), step_s=trainer.constants.step_s)
+    return replace(_of(piped), step_s=piped.host_s)
 
 
 def _of(piped: _Piped) -> TrainingTime:
@@ -189,6 +189,12 @@ class _Piped:
         ends = (first + self._ends[0]).larger(last + self._ends[1])
         piped = ends.larger(inner).where(pp > 2, ends)
         return piped.where(pp > 1, inner + self._ends[0] + self._ends[1])
+
+    @property
+    def host_s(self) -> Real:
+        """Seconds of the host that nothing hides: once, and with every micro-batch."""
+        use = self.work.trainer.constants
+        return use.step_s + use.micro_batch_s * self._count if use.micro_batch_s else use.step_s
 
     @property
     def busiest(self) -> Pass:

@@ -207,7 +207,7 @@ class _Side:
 
     def _of_layer(self, kept: Kept) -> Real:
         training = self.training
-        return activation_bytes_per_layer(
+        return self.constants.activation_factor * activation_bytes_per_layer(
             training.shape,
             training.tokens,
             training.degrees,

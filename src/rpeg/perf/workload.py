@@ -41,6 +41,10 @@ class Workload:
     """Seconds of an environment after each turn; None: the software's usual."""
     observation_tokens: float = 0.0
     """Tokens that an environment answers with, each turn."""
+    micro_batch_tokens: float | None = None
+    """Of one micro-batch at most, where the trainer sorts and splits its rows itself; None: as layouts say."""
+    slots: float | None = None
+    """Samples that decode at once at most, on a replica; None: as many as the engine takes."""
 
     def shape(self, role: str) -> ModelShape:
         """Return the shape of a role; a trunk that roles share (``actor+critic``) is that of the first.
