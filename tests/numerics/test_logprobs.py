@@ -20,8 +20,9 @@ from transformers import (
 )
 
 from rpeg.numerics import logprobs
+from rpeg.numerics.aggregation import Counts, Normalise
 from rpeg.numerics.logprobs import response_logprobs, token_logprobs
-from rpeg.numerics.losses import Counts, LossInputs, LossSettings, Normalise, policy_loss
+from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.micro_batches import split
 
 SIZES = {
@@ -225,7 +226,7 @@ def test_q1_the_gradient_of_a_model_does_not_depend_on_micro_batches(
     rows = [torch.arange(3, 3 + length) for length in (9, 4, 12, 5, 9, 7)]
     masks = [torch.arange(len(row)) >= start for row, start in zip(rows, (3, 2, 4, 3, 1, 6), strict=True)]
     advantages_B1 = torch.tensor([[1.0], [-1.0], [0.5], [2.0], [-0.5], [0.0]])
-    settings = LossSettings(0.2, 0.28, 0.0, None, normalise)
+    settings = LossSettings(0.2, 0.28, 0.0, normalise)
     counts = Counts(sum(int(mask.sum()) for mask in masks), len(rows))
     gradients = []
     for budget_tokens in (1000, 12):

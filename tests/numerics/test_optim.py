@@ -150,3 +150,28 @@ def test_bl_089_the_optimiser_state_matters_and_survives() -> None:
     update(cold, cold_optimizer, 3)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), resumed.parameters(), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(model.parameters(), cold.parameters(), strict=True))
+
+
+def test_a_head_learns_at_its_own_rate() -> None:
+    model, head = nn.Linear(2, 2), nn.Linear(2, 1)
+    optimizer = adamw(model, 0.1, (0.9, 0.95), 1e-8, 0.0, head, head_scale=10.0)
+    set_learning_rate(optimizer, 0.01)
+    before = [each.detach().clone() for each in (model.weight, model.bias, head.weight, head.bias)]
+    for parameter in (*model.parameters(), *head.parameters()):
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    moved = [
+        (old - new).max().item() for old, new in zip(before, (*model.parameters(), *head.parameters()), strict=True)
+    ]
+    assert moved == pytest.approx([0.01, 0.01, 0.1, 0.1], rel=1e-4)
+
+
+def test_decay_does_not_act_on_the_bias_of_a_head() -> None:
+    head = nn.Linear(2, 1)
+    optimizer = adamw(nn.Linear(2, 2), 0.1, (0.9, 0.95), 1e-8, 0.5, head, head_scale=2.0)
+    assert [(group["weight_decay"], group["lr"]) for group in optimizer.param_groups] == [
+        (0.5, 0.1),
+        (0.0, 0.1),
+        (0.5, 0.2),
+        (0.0, 0.2),
+    ]

@@ -4,7 +4,7 @@ Shapes: B rows, T tokens of the longest row, N response tokens of all rows toget
 
 Slot t of a ``_BT`` tensor belongs to token t of the row itself: ``mask_BT[b, t]`` says whether token t is trained, and
 ``logps_BT[b, t]`` is its log-probability given the tokens before it. The model is therefore read one slot earlier, and
-slot 0 is never trained.
+slot 0 is never trained. Values beside log-probabilities are in `rpeg.numerics.scores`.
 
 Rows are padded on the right and no attention mask is passed: attention is causal, so nothing that a real token depends
 on lies to its right, and the values of real tokens are exact whatever the padding holds.
@@ -13,12 +13,13 @@ on lies to its right, and the values of real tokens are exact whatever the paddi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
+
+from rpeg.numerics.head_input import chosen_head_input, predicting_slots
 
 __all__ = ["response_logprobs", "token_logprobs"]
 
@@ -47,10 +48,7 @@ def response_logprobs(
         ``logps_BT`` with gradient and ``entropies_BT`` without, both float32; nats.
     """
     assert tokens_BT.shape == mask_BT.shape, f"tokens {tuple(tokens_BT.shape)} and mask {tuple(mask_BT.shape)} differ"
-    assert not mask_BT.dtype.is_floating_point, "the mask is boolean"
-    # The slot that predicts token t is t - 1; the roll is harmless because slot 0 is never trained.
-    predicts_BT = mask_BT.roll(-1, dims=1)
-    with _head_only_at(model, predicts_BT):
+    with chosen_head_input(model, predicting_slots(mask_BT), runs_head=True):
         logits_NV = model(input_ids=tokens_BT, use_cache=False).logits.flatten(0, 1)
     logps_N, entropies_N = token_logprobs(logits_NV, tokens_BT[mask_BT], temperature)
     empty_BT = torch.zeros(mask_BT.shape, dtype=torch.float32, device=mask_BT.device)
@@ -76,26 +74,6 @@ def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> 
     flat_NV = logits_NV.reshape(-1, logits_NV.shape[-1])
     logps_N, entropies_N = _TokenLogprobs.apply(flat_NV, targets_N.reshape(-1), temperature)
     return logps_N.view(targets_N.shape), entropies_N.view(targets_N.shape)
-
-
-@contextmanager
-def _head_only_at(model: PreTrainedModel, predicts_BT: Tensor) -> Iterator[None]:
-    """Let the head see only the marked slots, as one row: the model's logits become [1, N, V].
-
-    A hook on the head rather than a call of the body alone: what a model does to its logits afterwards (soft-capping,
-    scaling) still applies, and wrappers that act on the call of the whole model keep working.
-    """
-
-    def select(_head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (args[0][predicts_BT].unsqueeze(0), *args[1:])
-
-    head = model.get_output_embeddings()
-    assert head is not None, f"{type(model).__name__} has no language-model head"
-    hook = head.register_forward_pre_hook(select)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 class _TokenLogprobs(torch.autograd.Function):

@@ -8,20 +8,39 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
 from transformers.utils import logging
 
 from rpeg.errors import Fault, ModelError
 
-__all__ = ["ScratchSpec", "load_model", "model_folder_faults", "save_model", "scratch_faults", "scratch_model"]
+__all__ = [
+    "Kind",
+    "ScratchSpec",
+    "load_model",
+    "model_folder_faults",
+    "quiet",
+    "save_model",
+    "scratch_faults",
+    "scratch_model",
+]
 
+Kind = Literal["causal", "sequence-classification"]
+"""What a model is for: writing, or scoring."""
+
+_ARCHITECTURES: Mapping[Kind, Mapping[str, object]] = {
+    "causal": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "sequence-classification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+}
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _CONFIG_NAMES = {
@@ -74,7 +93,7 @@ def scratch_model(spec: ScratchSpec, tokenizer: PreTrainedTokenizerFast, seed: i
     """
     if faults := scratch_faults(spec, len(tokenizer)):
         raise ModelError("model from scratch", faults)
-    with _quiet(), torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             config = _scratch_config(spec, tokenizer)
@@ -88,7 +107,7 @@ def scratch_model(spec: ScratchSpec, tokenizer: PreTrainedTokenizerFast, seed: i
 
 def scratch_faults(spec: ScratchSpec, num_tokens: int) -> list[Fault]:
     """Return everything that keeps ``spec`` from being built for a tokenizer of ``num_tokens`` tokens."""
-    return [*_architecture_faults(spec.architecture), *_shape_faults(spec, num_tokens)]
+    return [*_architecture_faults(spec.architecture, "causal"), *_shape_faults(spec, num_tokens)]
 
 
 def load_model(path: str | Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
@@ -102,7 +121,7 @@ def load_model(path: str | Path, dtype: torch.dtype, device: torch.device) -> Pr
         raise ModelError("model folder", faults)
     options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     try:
-        with _quiet():
+        with quiet():
             loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
     except Exception as error:  # whatever transformers objects to in a foreign folder
         what = f"transformers cannot load it: {type(error).__name__}: {error}"
@@ -117,25 +136,25 @@ def load_model(path: str | Path, dtype: torch.dtype, device: torch.device) -> Pr
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:
     """Write an ordinary Hugging Face folder: safetensors, configuration, tokenizer."""
-    with _quiet():
+    with quiet():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
 
-def model_folder_faults(path: str | Path) -> list[Fault]:
+def model_folder_faults(path: str | Path, kind: Kind = "causal") -> list[Fault]:
     """Return everything that keeps a folder from being loaded: in its configuration, weights and tokenizer files."""
     folder = Path(path)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         return [Fault(str(folder), what, "give the folder that holds config.json")]
-    faults = [*_config_faults(folder / "config.json"), *_weights_faults(folder)]
+    faults = [*_config_faults(folder / "config.json", kind), *_weights_faults(folder)]
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         what = f"has no tokenizer file ({', '.join(_TOKENIZER_FILES)})"
         faults.append(Fault(str(folder), what, "save the tokenizer with save_pretrained into the same folder"))
     return faults
 
 
-def _config_faults(file: Path) -> Iterator[Fault]:
+def _config_faults(file: Path, kind: Kind) -> Iterator[Fault]:
     """Yield what is wrong with a folder's configuration."""
     if not file.is_file():
         yield Fault(str(file), "is missing", "give a folder written by save_pretrained")
@@ -149,7 +168,7 @@ def _config_faults(file: Path) -> Iterator[Fault]:
     if not isinstance(model_type, str):
         yield Fault(str(file), "has no model_type", "give a folder written by save_pretrained")
         return
-    for fault in _architecture_faults(model_type):
+    for fault in _architecture_faults(model_type, kind):
         remedy = "code that comes with a model is never run" if "auto_map" in config else fault.remedy
         yield Fault(str(file), fault.what, remedy)
 
@@ -177,12 +196,13 @@ def _weights_faults(folder: Path) -> Iterator[Fault]:
             yield Fault(str(folder / name), what, f"copy the folder again; it has {len(names)} weight files")
 
 
-def _architecture_faults(architecture: str) -> list[Fault]:
-    """Return a fault if transformers has no causal model of that type."""
-    if architecture in CONFIG_MAPPING and architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+def _architecture_faults(architecture: str, kind: Kind) -> list[Fault]:
+    """Return a fault if transformers has no model of that type for that purpose."""
+    known = _ARCHITECTURES[kind]
+    if architecture in CONFIG_MAPPING and architecture in known:
         return []
-    near = difflib.get_close_matches(architecture, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, n=3)
-    what = f"'{architecture}' is not a causal model type of transformers {transformers.__version__}"
+    near = difflib.get_close_matches(architecture, known, n=3)
+    what = f"'{architecture}' is not a {kind} model type of transformers {transformers.__version__}"
     return [Fault("model.scratch.architecture", what, f"did you mean {', '.join(near)}?" if near else "")]
 
 
@@ -236,7 +256,7 @@ def _draw_weights(model: PreTrainedModel, std: float, seed: int) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide transformers' progress bars and advice; what matters is raised as a `ModelError`."""
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,13 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 def adamw(
-    model: nn.Module, learning_rate: float, betas: tuple[float, float], epsilon: float, weight_decay: float
+    model: nn.Module,
+    learning_rate: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    weight_decay: float,
+    head: nn.Module | None = None,
+    head_scale: float = 1.0,
 ) -> AdamW:
     """Return AdamW over the trainable parameters of a model, in one kernel per group where the device has it.
 
@@ -29,19 +35,29 @@ def adamw(
     Source: AdamW, arXiv:1711.05101.
 
     Args:
-        model: Whose parameters are updated in place.
+        model: Whose parameters are updated in place; `MasterWeights` of it, where its own are narrow.
         learning_rate: Of the first update; see `set_learning_rate`.
         betas: Decay rates of the two moments.
         epsilon: Added to the root of the second moment.
         weight_decay: Share of a matrix that is taken off per update, times the learning rate.
+        head: A module beside the model, such as a value head, that learns at a rate of its own.
+        head_scale: Learning rate of the head, in learning rates of the model.
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [*_groups(model, weight_decay, 1.0), *(_groups(head, weight_decay, head_scale) if head else ())]
+    for group in groups:
+        group["lr"] = learning_rate * group["rate_scale"]
+    fused = all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group["params"])
+    return AdamW(groups, learning_rate, betas, epsilon, fused=fused)
+
+
+def _groups(module: nn.Module, weight_decay: float, scale: float) -> list[dict[str, Any]]:
+    """Return the parameter groups of a module: what decays and what does not."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
+        {"params": [each for each in trained if each.ndim >= 2], "weight_decay": weight_decay, "rate_scale": scale},
+        {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0, "rate_scale": scale},
     ]
-    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in trained)
-    return AdamW([group for group in groups if group["params"]], learning_rate, betas, epsilon, fused=fused)
+    return [group for group in groups if group["params"]]
 
 
 def schedule(update: int, total: int, warmup: int, kind: Schedule) -> float:
@@ -70,9 +86,9 @@ def schedule(update: int, total: int, warmup: int, kind: Schedule) -> float:
 
 
 def set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
-    """Make the next updates of an optimiser with this learning rate."""
+    """Make the next updates of an optimiser with this learning rate, and those of a head with its share of it."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group["rate_scale"]
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:

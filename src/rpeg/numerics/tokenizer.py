@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rpeg.errors import Fault, ModelError
 
-__all__ = ["character_tokenizer", "check_texts", "load_tokenizer"]
+__all__ = ["character_tokenizer", "check_texts", "load_tokenizer", "read_tokenizer", "vocabulary_faults"]
 
 _SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
@@ -38,6 +38,18 @@ def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a Hugging Face folder that answers are written with: it has an end token.
+
+    Otherwise as `read_tokenizer`.
+    """
+    tokenizer = read_tokenizer(path)
+    if tokenizer.eos_token_id is None:
+        remedy = "set eos_token in tokenizer_config.json"
+        raise ModelError("tokenizer", [Fault(str(path), "has no end token, so no answer could end", remedy)])
+    return tokenizer
+
+
+def read_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a Hugging Face folder, padding on the left; a missing pad token is the end token.
 
     Nothing is fetched and no code of the folder is run. Raises `ModelError` when there is no usable tokenizer.
@@ -53,9 +65,6 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
         raise ModelError("tokenizer", [fault]) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    if tokenizer.eos_token_id is None:
-        fault = Fault(str(folder), "has no end token, so no answer could end", "set eos_token in tokenizer_config.json")
-        raise ModelError("tokenizer", [fault])
     tokenizer.padding_side = "left"
     return tokenizer
 
@@ -75,6 +84,22 @@ def check_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], where:
             found.setdefault(texts[number][start:stop], []).append(number)
     if found:
         raise ModelError("texts the tokenizer cannot write", [_unknown(where, *item) for item in sorted(found.items())])
+
+
+def vocabulary_faults(own: PreTrainedTokenizerFast, other: PreTrainedTokenizerFast, where: str) -> list[Fault]:
+    """Return a fault if a token id means something else to another tokenizer, which therefore cannot read our tokens.
+
+    ``where`` says whose tokenizer the other is. Tokens that only the other has do not matter: we never write them.
+    """
+    mine = {number: token for token, number in own.get_vocab().items()}
+    theirs = {number: token for token, number in other.get_vocab().items()}
+    differing = [number for number, token in sorted(mine.items()) if theirs.get(number) != token]
+    if not differing:
+        return []
+    first = differing[0]
+    what = f"has another vocabulary: {len(differing)} of {len(mine)} token ids differ, first {first}, which is "
+    what += f"{mine[first]!r} to the policy and {theirs.get(first)!r} there"
+    return [Fault(where, what, "use a model of the policy's family, with the same tokenizer")]
 
 
 def _unknown(where: str, text: str, numbers: list[int]) -> Fault:
