@@ -13,14 +13,17 @@ from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
+from rpeg.numerics.scores import Scores, response_values
 from rpeg.numerics.tokenizer import load_tokenizer
+from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
 from rpeg.runtime.checkpoint import MODEL, MOMENTS
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import MicroBatch, Passes, num_trained
+from rpeg.runtime.passes import MicroBatch, Passes, counts, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.value_objective import ValueObjective
 
 __all__ = ["Policy"]
 
@@ -39,46 +42,85 @@ class Policy:
         self._passes = Passes(recipe)
         self.model = load_model(origin.model, torch.float32, self._passes.device)
         self._tokenizer = load_tokenizer(origin.model)
-        self.learner = Learner(self.model, recipe, recipe.optimizer.lr, origin.version, origin.saved(MOMENTS))
+        self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
+        scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
+        moments = origin.saved(MOMENTS)
+        self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale)
+        self._objective = ValueObjective(critic.value_clip if critic is not None else None)
         self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
+
+    def _value_head(self, origin: Origin) -> ValueHead | None:
+        """Return the critic's head on the policy's trunk, if they share one."""
+        critic = self._recipe.critic
+        if critic is None or critic.sharing == "none":
+            return None
+        if origin.checkpoint is not None and (origin.model / VALUE_HEAD_FILE).exists():
+            return load_value_head(origin.model, self.model)
+        if critic.sharing != "lower":
+            return new_value_head(self.model, "detached" if critic.sharing == "detached" else "full")
+        num_layers: int = self.model.config.get_text_config(decoder=True).num_hidden_layers
+        return new_value_head(self.model, "lower", critic.layers or max(1, num_layers // 2))
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
-        return self._passes.column(rows, lambda batch: self._passes.logprobs(self.model, batch)[0])
+        return self._passes.logprob_column(rows, self.model)
+
+    def value(self, rows: Rows) -> Ragged:
+        """Return the value of the state before every trained token."""
+        head = self._head
+        assert head is not None, "the graph values with the policy's trunk, the recipe does not"
+        (values,) = self._passes.columns(
+            rows, lambda batch: (response_values(self.model, head, batch.tokens_BT, batch.mask_BT),)
+        )
+        return values
+
+    def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
+        """Return both from one pass."""
+
+        def both(batch: MicroBatch) -> tuple[Tensor, Tensor]:
+            scores = self._passes.scores(self.model, batch, self._head)
+            assert scores.values_BT is not None, "the graph values with the policy's trunk, the recipe does not"
+            return scores.logps_BT, scores.values_BT
+
+        logps, values = self._passes.columns(rows, both)
+        return logps, values
 
     def train(self, task: Task) -> Outcome:
         """Add the gradient of these rows to that of the update, as a sum: what it is divided by is known only then."""
         rows = task.samples
         settings = self._settings()
-        scored, teaching = self._sorted(rows, settings)
-        self._counts += _counts(rows, scored)
+        picks = scored(rows, "advantage")
+        teaching = self._teaching(rows, picks, settings)
+        self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, teaching):
-            terms = policy_loss(self._inputs(batch, settings), settings, _UNDIVIDED)
-            terms.loss.backward()
+            scores = self._passes.scores(self.model, batch, self._head)
+            terms = policy_loss(self._inputs(batch, scores, settings), settings, _UNDIVIDED)
+            loss = terms.loss
+            if scores.values_BT is not None and self._recipe.critic is not None:
+                loss = loss + self._recipe.critic.value_coefficient * self._objective.loss(batch, scores.values_BT)
+            loss.backward()
             self._sums += terms.sums
         metrics = {
             "rows/trained": float(len(teaching)),
-            "rows/without_advantage": float(len(scored) - len(teaching)),
-            "rows/unscorable": float(len(rows) - len(scored)),
+            "rows/without_advantage": float(len(picks) - len(teaching)),
+            "rows/unscorable": float(len(rows) - len(picks)),
             **_staleness(task),
         }
         return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=num_trained(rows))
 
-    def _sorted(self, rows: Rows, settings: LossSettings) -> tuple[list[int], list[int]]:
-        """Return the rows with a score, and of these the ones that have a gradient.
+    def _teaching(self, rows: Rows, picks: list[int], settings: LossSettings) -> list[int]:
+        """Return which of the rows with a score have a gradient.
 
-        A row without advantage has none unless the reference pulls on it, so it need not be computed.
+        A row without advantage has none unless the reference or a critic learns from it, so it need not be computed.
         """
+        if settings.kl_coefficient or self._head is not None:
+            return picks
         column = rows.columns["advantage"]
         parts = column.rows() if isinstance(column, Ragged) else rows.tensor("advantage").unsqueeze(1)
-        scored_N = torch.tensor([bool(part.isfinite().all()) for part in parts])
-        differs_N = torch.tensor([bool((part != 0).any()) for part in parts])
-        teaches_N = scored_N & (differs_N | bool(settings.kl_coefficient))
-        return scored_N.nonzero().flatten().tolist(), teaches_N.nonzero().flatten().tolist()
+        return [pick for pick in picks if bool((parts[pick] != 0).any())]
 
-    def _inputs(self, batch: MicroBatch, settings: LossSettings) -> LossInputs:
-        logps_BT, entropies_BT = self._passes.logprobs(self.model, batch)
-        behaviour_BT = batch.column("logp")
+    def _inputs(self, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
+        logps_BT, behaviour_BT = scores.logps_BT, batch.column("logp")
         return LossInputs(
             logps_BT=logps_BT,
             old_logps_BT=self._proximal(batch, logps_BT, behaviour_BT),
@@ -86,7 +128,7 @@ class Policy:
             reference_logps_BT=batch.column("ref_logp") if settings.kl_coefficient else None,
             advantages_BT=batch.advantages(),
             mask_BT=batch.mask_BT,
-            entropies_BT=entropies_BT,
+            entropies_BT=scores.entropies_BT,
         )
 
     def _proximal(self, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
@@ -109,7 +151,7 @@ class Policy:
         self._counts, self._sums = _NOTHING, LossSums.zero()
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
         if task.firing == algorithm.updates_per_step - 1:
-            metrics |= self._of_step.metrics()
+            metrics |= self._of_step.metrics() | self._objective.metrics()
             self._of_step = LossSums.zero()
         return Outcome(metrics=metrics, version=task.step + 1)
 
@@ -120,6 +162,8 @@ class Policy:
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``."""
         save_model(self.model, self._tokenizer, folder / MODEL)
+        if self._head is not None:
+            save_value_head(self._head, folder / MODEL)
         self.learner.save(folder / MOMENTS)
 
     def _settings(self) -> LossSettings:
@@ -153,13 +197,6 @@ def _correction(algorithm: AlgorithmSection) -> Correction:
             return Correction(sequence_bounds=bounds)
         case _:
             return Correction()
-
-
-def _counts(rows: Rows, scored: list[int]) -> Counts:
-    """Return what the loss of these rows is averaged over; a row without trained tokens is no sample."""
-    masks = rows.ragged("mask").rows()
-    lengths = [length for length in (int(masks[pick].sum()) for pick in scored) if length]
-    return Counts(tokens=sum(lengths), samples=len(lengths))
 
 
 def _staleness(task: Task) -> dict[str, float]:
