@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from rpeg.graph.contract import Contract, Logprob
+from rpeg.numerics.adapter import Adapter, add_adapter
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
@@ -27,6 +31,7 @@ from rpeg.runtime.value_objective import ValueObjective
 
 __all__ = ["Policy"]
 
+_ADAPTER = "adapter.safetensors"
 _NOTHING, _UNDIVIDED = Counts(0, 0), Counts(1, 1)
 
 
@@ -40,7 +45,8 @@ class Policy:
         """Load the weights, and the optimizer's state to go on from."""
         self._recipe, self._contract = recipe, contract
         self._passes = Passes(recipe)
-        self.model = load_model(origin.model, torch.float32, self._passes.device)
+        self.adapter: Adapter | None = None
+        self.model = self._load(origin)
         self._tokenizer = load_tokenizer(origin.model)
         self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
@@ -60,6 +66,17 @@ class Policy:
             return new_value_head(self.model, "detached" if critic.sharing == "detached" else "full")
         num_layers: int = self.model.config.get_text_config(decoder=True).num_hidden_layers
         return new_value_head(self.model, "lower", critic.layers or max(1, num_layers // 2))
+
+    def _load(self, origin: Origin) -> PreTrainedModel:
+        """Return the weights to go on with; with an adapter, the ones that the training began with below it."""
+        settings = self._recipe.model.adapter
+        if settings is None:
+            return load_model(origin.model, torch.float32, self._passes.device)
+        model = load_model(origin.reference, torch.float32, self._passes.device)
+        self.adapter = add_adapter(model, settings.rank, settings.alpha, self._recipe.run.seed)
+        if (saved := origin.saved(_ADAPTER)) is not None:
+            self.adapter.load(load_file(saved))
+        return model
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
@@ -157,14 +174,22 @@ class Policy:
 
     def push(self, task: Task) -> Outcome:
         """Publish a copy of the weights, so that training may go on while it is installed."""
-        return Outcome(weights=copied(self.model), version=task.step + 1)
+        with self._whole() as model:
+            return Outcome(weights=copied(model), version=task.step + 1)
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``."""
-        save_model(self.model, self._tokenizer, folder / MODEL)
+        with self._whole() as model:
+            save_model(model, self._tokenizer, folder / MODEL)
+        if self.adapter is not None:
+            save_file({name: each.detach() for name, each in self.adapter.named().items()}, folder / _ADAPTER)
         if self._head is not None:
             save_value_head(self._head, folder / MODEL)
         self.learner.save(folder / MOMENTS)
+
+    def _whole(self) -> AbstractContextManager[PreTrainedModel]:
+        """Return the model as others read it: an adapter is part of the weights there."""
+        return nullcontext(self.model) if self.adapter is None else self.adapter.merged()
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from rpeg.numerics.adapter import Adapter
 from rpeg.numerics.ema import moved_average
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import dtype
@@ -19,7 +20,7 @@ from rpeg.runtime.passes import Passes
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
 
-__all__ = ["AverageReference", "FrozenReference", "Reference"]
+__all__ = ["AdapterOff", "AverageReference", "FrozenReference", "Reference"]
 
 _AVERAGE = "average.safetensors"
 
@@ -43,6 +44,19 @@ class FrozenReference:
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
         return self._passes.logprob_column(rows, self._model)
+
+
+class AdapterOff:
+    """The policy with its adapter switched off: no second model."""
+
+    def __init__(self, recipe: Recipe, policy: PreTrainedModel, adapter: Adapter) -> None:
+        """Share the model of the policy."""
+        self._passes, self._policy, self._adapter = Passes(recipe), policy, adapter
+
+    def score(self, rows: Rows) -> Ragged:
+        """Return the log-probability of every trained token."""
+        with self._adapter.off():
+            return self._passes.logprob_column(rows, self._policy)
 
 
 class AverageReference:

@@ -18,7 +18,7 @@ from rpeg.runtime.kl_control import KlControl, coefficient_at
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import num_trained
 from rpeg.runtime.policy import Policy
-from rpeg.runtime.reference import AverageReference, FrozenReference, Reference
+from rpeg.runtime.reference import AdapterOff, AverageReference, FrozenReference, Reference
 from rpeg.runtime.reward_model import RewardRole
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
@@ -83,6 +83,9 @@ class Roles:
         """What the policy is held close to."""
         if self._recipe.algorithm.reference == "ema":
             return self.average
+        if self._recipe.algorithm.reference == "adapter_off":
+            assert self.policy.adapter is not None, "a rule refuses it without an adapter"
+            return AdapterOff(self._recipe, self.policy.model, self.policy.adapter)
         return FrozenReference(self._recipe, self._origin.reference)
 
     @cached_property
