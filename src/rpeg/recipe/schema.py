@@ -260,7 +260,7 @@ class Recipe(Section):
         if value.functions or "data" not in info.data:
             return value
         function = "number" if info.data["data"].task is None else "task"
-        return RewardSection(functions=(RewardItem(function=function),))
+        return value.model_copy(update={"functions": (RewardItem(function=function),)})
 
     @field_validator("critic")
     @classmethod
