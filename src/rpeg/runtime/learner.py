@@ -45,6 +45,11 @@ class Learner:
         if moments is not None and moments.exists():
             self._load(moments)
 
+    @property
+    def num_parameters(self) -> int:
+        """Weights that are trained."""
+        return sum(each.numel() for each in self._named.values() if each.requires_grad)
+
     def update(self, denominator: int, scale: float = 1.0) -> tuple[float, float]:
         """Make the next weights from the gradients since the last update, which are sums over ``denominator`` units.
 
