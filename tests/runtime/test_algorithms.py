@@ -74,9 +74,9 @@ PPO = settings("ppo", kl_coefficient=0.5, kl_target=1.0, kl_horizon=32)
         {"algorithm": PPO},
         {"algorithm": {**PPO, "staleness": 1, "reference": "ema"}},
         {"algorithm": settings("ppo_shared"), "critic": {"sharing": "full", "lr": 3e-2}},
-        {"algorithm": settings("grpo", kl_coefficient=0.1, reference="ema", reference_decay=0.5)},
+        {"algorithm": settings("remax", kl_coefficient=0.1, reference="ema", reference_decay=0.5, staleness=1)},
     ],
-    ids=["ppo", "stale", "shared", "ema"],
+    ids=["ppo", "stale", "shared", "remax"],
 )
 def test_resumed_equals_uninterrupted(run_tiny: Run, sections: dict[str, Any]) -> None:
     whole = run_tiny("whole", **sections)
