@@ -216,11 +216,12 @@ def test_unscorable_rows_contribute_nothing() -> None:
     assert results[0][2] == pytest.approx(results[1][2])
 
 
-@pytest.mark.parametrize("normalise", ["token", "sample"])
+@pytest.mark.parametrize("normalise", ["token", "sample", "constant"])
 def test_bl_053_an_update_without_tokens_is_zero_and_has_no_metrics(normalise: Normalise) -> None:
     logps = leaf([-1.0, -2.0])
     part = inputs(logps, reference=[[-1.0, -3.0]], advantages=[1.0], mask=[[0, 0]])
-    terms = single(part, settings(normalise=normalise, kl_coefficient=1.0))
+    length = 4 if normalise == "constant" else None
+    terms = single(part, settings(normalise=normalise, constant_length=length, kl_coefficient=1.0))
     terms.loss.backward()
     assert terms.loss.item() == 0.0
     assert logps.grad.tolist() == [[0.0, 0.0]]
@@ -230,7 +231,8 @@ def test_bl_053_an_update_without_tokens_is_zero_and_has_no_metrics(normalise: N
 
 
 @pytest.mark.parametrize("normalise", ["token", "sample"])
-def test_bl_133_metrics_do_not_see_padding_whatever_it_holds(normalise: Normalise) -> None:
+@pytest.mark.parametrize("objective", ["token", "sequence", "cispo", "reinforce"])
+def test_bl_133_metrics_do_not_see_padding_whatever_it_holds(objective: Objective, normalise: Normalise) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = [-torch.rand(3, 6, generator=generator) for _ in range(4)]
     results = []
@@ -239,7 +241,7 @@ def test_bl_133_metrics_do_not_see_padding_whatever_it_holds(normalise: Normalis
         mask = torch.nn.functional.pad(torch.ones(3, 6), (0, width - 6))
         padded[0].requires_grad_()
         part = dataclasses.replace(inputs(*padded, advantages=[1.0, -1.0, 0.5], mask=mask), entropies_BT=padded[1])
-        terms = single(part, settings(normalise=normalise, kl_coefficient=0.1, cap=1.1))
+        terms = single(part, settings(normalise=normalise, kl_coefficient=0.1, cap=1.1, objective=objective))
         terms.loss.backward()
         results.append((terms.loss.item(), padded[0].grad[:, :6], terms.sums.metrics()))
         assert (padded[0].grad[:, 6:] == 0).all()
@@ -377,4 +379,18 @@ def test_ess_share_is_one_over_the_samples_when_one_does_all_the_work() -> None:
         settings(correction=Correction("sequence", 9.0)),
     )
     assert terms.sums.ess_share() == pytest.approx(0.25)
+    assert terms.sums.learning_rate_scale() == pytest.approx(0.5)
     assert LossSums.zero().ess_share() == 1.0
+
+
+@pytest.mark.parametrize("objective", ["token", "sequence", "cispo", "reinforce"])
+def test_q5_on_policy_every_ratio_is_exactly_one_and_gradients_agree(objective: Objective) -> None:
+    logps = leaf([-0.3, -1.7, -2.9])
+    terms = single(inputs(logps, advantages=[2.0]), settings(objective=objective, cap=2.0))
+    terms.loss.backward()
+    metrics = terms.sums.metrics()
+    assert [metrics[f"{which}/ratio_{end}"] for which in ("policy", "correction") for end in ("min", "max")] == [
+        1.0
+    ] * 4
+    assert (metrics["policy/kl_old"], metrics["correction/kl"]) == (0.0, 0.0)
+    assert logps.grad[0].tolist() == pytest.approx([-2 / 3] * 3)

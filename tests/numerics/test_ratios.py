@@ -62,3 +62,9 @@ def test_versions_may_differ_within_a_sample_or_be_one_for_it() -> None:
         pytest.approx([-0.7, -0.7]),
         pytest.approx([-1.0, -1.0]),
     ]
+
+
+def test_the_ends_of_the_interpolation_are_exact() -> None:
+    behaviour, logps = -torch.rand(4, 8), -torch.rand(4, 8)
+    assert torch.equal(interpolated_proximal(behaviour, logps, torch.zeros(4, 1)), logps)
+    assert torch.equal(interpolated_proximal(behaviour, logps, torch.ones(4, 1)), behaviour)

@@ -11,6 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rpeg.errors import ModelError
+from rpeg.numerics.aggregation import Counts
+from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import ScratchSpec, load_model, save_model, scratch_model
 from rpeg.numerics.scores import response_scores, response_values
 from rpeg.numerics.tokenizer import character_tokenizer
@@ -22,6 +24,7 @@ from rpeg.numerics.value_head import (
     new_value_head,
     save_value_head,
 )
+from rpeg.numerics.values import ValueInputs, value_loss
 
 CPU = torch.device("cpu")
 TOKENIZER = character_tokenizer("0123456789")
@@ -202,3 +205,31 @@ def test_models_of_another_build_share_the_full_trunk_only() -> None:
     assert response_values(model, drawn(new_value_head(model)), *batch()).any()
     with pytest.raises(ModelError, match="gpt2: has no list of layers under a last norm"):
         new_value_head(model, "lower", 1)
+
+
+@pytest.mark.parametrize(("trunk", "shared"), TRUNKS)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_q1_micro_batches_do_not_show_in_the_gradient_of_policy_and_critic(
+    model: PreTrainedModel, trunk: Trunk, shared: int | None, chunked: bool
+) -> None:
+    head, (tokens_BT, mask_BT) = drawn(new_value_head(model, trunk, shared)), batch()
+    counts = Counts(int(mask_BT.sum()), 3)
+    settings = LossSettings(0.2, 0.2, 0.0, "token")
+    advantages_BT = torch.tensor([[1.0], [-0.5], [2.0]])
+
+    def gradients(parts: list[list[int]]) -> list[Tensor]:
+        for each in (*model.parameters(), *head.parameters()):
+            each.grad = None
+        for rows in parts:
+            mask = mask_BT[rows]
+            scores = response_scores(model, tokens_BT[rows], mask, 1.0, head, chunked)
+            old = scores.logps_BT.detach()
+            inputs = LossInputs(scores.logps_BT, old, old, None, advantages_BT[rows], mask, scores.entropies_BT)
+            assert scores.values_BT is not None
+            values = ValueInputs(scores.values_BT, scores.values_BT.detach() + 0.1, torch.ones_like(old), mask)
+            loss = policy_loss(inputs, settings, counts).loss + 0.5 * value_loss(values, 0.2, counts).loss
+            loss.backward()
+        return [each.grad for each in (*model.parameters(), *head.parameters()) if each.grad is not None]
+
+    for cut, whole in zip(gradients([[2], [0, 1]]), gradients([[0, 1, 2]]), strict=True):
+        assert (cut - whole).abs().max() <= 1e-6 * max(1.0, float(whole.abs().max()))

@@ -116,11 +116,19 @@ class _ChunkedLogprobs(torch.autograd.Function):
             grad_NV = p_NV.mul_(-scale_N1[rows]).scatter_add_(-1, targets_N[rows, None], scale_N1[rows])
             narrow_NV = grad_NV.to(weight_VD.dtype)
             grad_hidden_ND[rows] = narrow_NV @ weight_VD
-            grad_weight_VD += narrow_NV.T @ hidden_ND[rows]
+            _add_product(grad_weight_VD, narrow_NV.T, hidden_ND[rows])
             if grad_bias_V is not None:
                 grad_bias_V += grad_NV.sum(0)
         grad_bias_V = None if bias_V is None or grad_bias_V is None else grad_bias_V.to(bias_V.dtype)
         return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V, None, None
+
+
+def _add_product(total_VD: Tensor, left_VN: Tensor, right_ND: Tensor) -> None:
+    """Add a product to a float32 sum; in place where the factors are float32 too, which saves a buffer of its size."""
+    if left_VN.dtype == total_VD.dtype:
+        total_VD.addmm_(left_VN, right_ND)
+    else:
+        total_VD += left_VN @ right_ND
 
 
 def _chunks(hidden_ND: Tensor, weight_VD: Tensor) -> Iterator[slice]:

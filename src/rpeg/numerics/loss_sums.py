@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 
@@ -66,14 +67,19 @@ class LossSums:
 
         A sample weighs the mean of the weights of its tokens, 0 if it was rejected. ``(sum w)^2 / (B sum w^2)`` is 1
         when all weigh the same, 1 / B when one of them does all the work, 0 when all were rejected; 1 without samples.
-
-        The learning rate of an update can be multiplied with it: where few samples carry an update, its gradient is
-        as noisy as that of a batch of their number. Source: arXiv:2602.17616.
         """
         sums = dict(zip(SUMS, self.sums_S.tolist(), strict=True))
         if sums["samples"] == 0:
             return 1.0
         return _effective(sums["sample_weight"], sums["sample_weight_squared"], sums["samples"])
+
+    def learning_rate_scale(self) -> float:
+        """Return what the learning rate of the update can be multiplied with: the root of ESS / B.
+
+        Where few samples carry an update, its gradient is as noisy as that of a batch of their number; AdamW's rate
+        grows with the root of a batch. Source: VCPO, arXiv:2602.17616.
+        """
+        return math.sqrt(self.ess_share())
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the tokens seen; without any token there are none, rather than 0 / 0.
