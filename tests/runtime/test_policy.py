@@ -171,13 +171,13 @@ def test_a_push_is_a_copy(model: Path) -> None:
 
 
 def test_the_effective_share_scales_the_learning_rate(model: Path) -> None:
-    """Behaviour scores of nobody in particular: few samples carry the update, and its rate falls by their share."""
+    """Behaviour scores of nobody in particular: few samples carry it; its rate falls by the root."""
     algorithm = {"old_logprob": "recomputed", "correction": "truncated", "correction_cap": 100.0}
     plain, scaled = (policy(model, algorithm={**algorithm, "ess_scaling": each}) for each in (False, True))
     for each in (plain, scaled):
         each.train(task(rows(ADVANTAGES)))
     first, second = (each.update(task(Rows({}), StageKind.UPDATE, "update")).metrics for each in (plain, scaled))
-    assert second["optim/lr"] == pytest.approx(first["optim/lr"] * second["correction/ess_samples"])
+    assert second["optim/lr"] == pytest.approx(first["optim/lr"] * second["correction/ess_samples"] ** 0.5)
     assert 0.1 < second["correction/ess_samples"] < 0.99
 
 

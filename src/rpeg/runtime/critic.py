@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 
 from rpeg.numerics.aggregation import Counts
-from rpeg.numerics.model import load_model, save_model
+from rpeg.numerics.critic import load_critic, save_critic
 from rpeg.numerics.scores import response_values
 from rpeg.numerics.tokenizer import load_tokenizer
-from rpeg.numerics.value_head import VALUE_HEAD_FILE, load_value_head, new_value_head, save_value_head
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.learner import Learner
 from rpeg.runtime.origin import Origin
@@ -33,10 +32,8 @@ class Critic:
         assert recipe.critic is not None, "the graph has a critic, the recipe has none"
         self._recipe, self._passes = recipe, Passes(recipe)
         folder = origin.saved(_MODEL) or Path(recipe.critic.path or origin.model)
-        self.model = load_model(folder, torch.float32, self._passes.device)
-        has_head = (folder / VALUE_HEAD_FILE).exists() and folder != origin.model
-        self._head = load_value_head(folder, self.model) if has_head else new_value_head(self.model)
-        self._tokenizer = load_tokenizer(folder)
+        self._tokenizer = load_tokenizer(origin.model)
+        self.model, self._head = load_critic(folder, torch.float32, self._passes.device, self._tokenizer)
         lr = recipe.critic.lr or recipe.optimizer.lr
         self.learner = Learner(self.model, recipe, lr, origin.version, origin.saved(_MOMENTS), self._head)
         self._objective, self._counts = ValueObjective(recipe.critic.value_clip), _NOTHING
@@ -70,6 +67,5 @@ class Critic:
 
     def save(self, folder: Path) -> None:
         """Write weights, head and the optimizer's state into the folder of a checkpoint."""
-        save_model(self.model, self._tokenizer, folder / _MODEL)
-        save_value_head(self._head, folder / _MODEL)
+        save_critic(self.model, self._head, self._tokenizer, folder / _MODEL)
         self.learner.save(folder / _MOMENTS)

@@ -162,7 +162,7 @@ class Policy:
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
         algorithm = self._recipe.algorithm
-        scale = self._sums.ess_share() if algorithm.ess_scaling else 1.0
+        scale = self._sums.learning_rate_scale() if algorithm.ess_scaling else 1.0
         norm, rate = self.learner.update(self._counts.of(algorithm.normalise), scale)
         self._of_step += self._sums
         self._counts, self._sums = _NOTHING, LossSums.zero()
