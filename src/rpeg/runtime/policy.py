@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -230,4 +231,9 @@ def _staleness(task: Task) -> dict[str, float]:
     behind_S = task.step - task.samples.ragged("version").values_S[mask_S].long()
     if not len(behind_S):
         return {}
-    return {"staleness/mean": float(behind_S.double().mean()), "staleness/max": float(behind_S.max())}
+    ninety_nine = behind_S.kthvalue(math.ceil(0.99 * len(behind_S))).values
+    return {
+        "staleness/mean": float(behind_S.double().mean()),
+        "staleness/p99": float(ninety_nine),
+        "staleness/max": float(behind_S.max()),
+    }
