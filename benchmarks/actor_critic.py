@@ -56,14 +56,15 @@ def main() -> None:
 
 
 def curves(args: argparse.Namespace) -> None:
-    """Print the mean reward of every fifth step, and the last accuracy, of every way."""
+    """Print the mean reward of every second step, and the accuracy before and after, of every way."""
     with tempfile.TemporaryDirectory() as place:
         model = args.model or warm_model(Path(place, "warm"), args.warmup)
         for way in WAYS:
             name = "ppo" if way == "none" else "ppo_shared"
-            folder = learn(Path(place, way), model, name, args.steps, f"critic.sharing={way}")
+            rate = f"critic.lr={1e-3 if way in ('none', 'lower') else 1e-2}"  # of layers, or of a head alone
+            folder = learn(Path(place, way), model, name, args.steps, f"critic.sharing={way}", rate)
             series = read_series(folder.metrics)
-            rewards = [f"{value:.2f}" for step, value in series.points("reward/mean") if step % 5 == 0 or step == 1]
+            rewards = [f"{value:.2f}" for step, value in series.points("reward/mean") if step % 2 == 0 or step == 1]
             explained = series.last("value/explained")
             accuracies = (series.first("eval/accuracy"), series.last("eval/accuracy"))
             assert None not in accuracies, "held-out problems are answered before and after"

@@ -25,9 +25,9 @@ from rpeg.view.live import SilentView
 RECIPE = Path(__file__).parents[1] / "examples" / "arithmetic.yaml"
 OWN = {
     "gspo": ["algorithm.updates_per_step=1"],
-    "remax": ["algorithm.updates_per_step=1", "algorithm.normalise=sample"],
+    "remax": ["algorithm.updates_per_step=1"],
     "ppo": ["critic={lr: 1e-3}"],
-    "ppo_shared": ["critic={lr: 1e-3}"],
+    "ppo_shared": ["critic={lr: 1e-2, value_coefficient: 0.1}"],
 }
 """What is changed for one algorithm alone."""
 
