@@ -170,6 +170,13 @@ def test_a_push_is_a_copy(model: Path) -> None:
     assert all(torch.equal(before[name], pushed[name]) for name in before)
 
 
+def test_rows_of_which_nothing_is_trained_score_zero(model: Path) -> None:
+    samples = rows(ADVANTAGES).part(0, 2)
+    prompts_only = Ragged(torch.zeros_like(samples.ragged("mask").values_S), samples.ragged("mask").lengths_N)
+    found = policy(model).score(samples.joined(Rows({"mask": prompts_only})))
+    assert [row.tolist() for row in found.rows()] == [[0.0] * 5, [0.0] * 9]
+
+
 def test_the_effective_share_scales_the_learning_rate(model: Path) -> None:
     """Behaviour scores of nobody in particular: few samples carry it; its rate falls by the root."""
     algorithm = {"old_logprob": "recomputed", "correction": "truncated", "correction_cap": 100.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.critic import load_critic, save_critic
@@ -13,7 +14,7 @@ from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.learner import Learner
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import Passes, counts, num_trained, scored
+from rpeg.runtime.passes import MicroBatch, Passes, counts, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
@@ -40,10 +41,11 @@ class Critic:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the value of the state before every trained token."""
-        (values,) = self._passes.columns(
-            rows, lambda batch: (response_values(self.model, self._head, batch.tokens_BT, batch.mask_BT),)
-        )
-        return values
+
+        def value(batch: MicroBatch) -> list[Tensor]:
+            return [response_values(self.model, self._head, batch.tokens_BT, batch.mask_BT)]
+
+        return self._passes.columns(rows, 1, value)[0]
 
     def train(self, task: Task) -> Outcome:
         """Add the gradient of these rows to that of the update, as a sum."""

@@ -79,21 +79,18 @@ class Passes:
 
     def logprob_column(self, rows: Rows, model: PreTrainedModel) -> Ragged:
         """Return the log-probability of every trained token under a model."""
-        (logps,) = self.columns(rows, lambda batch: (self.scores(model, batch).logps_BT,))
-        return logps
+        return self.columns(rows, 1, lambda batch: [self.scores(model, batch).logps_BT])[0]
 
-    def columns(self, rows: Rows, score: Callable[[MicroBatch], tuple[Tensor, ...]]) -> tuple[Ragged, ...]:
-        """Return what ``score`` makes of every token, without gradients; 0 where nothing is trained."""
+    def columns(self, rows: Rows, num: int, score: Callable[[MicroBatch], Sequence[Tensor]]) -> list[Ragged]:
+        """Return the ``num`` numbers that ``score`` makes of a token, without gradients; 0 where nothing is trained."""
         lengths = rows.ragged("tokens").lengths_N.tolist()
-        found: dict[int, list[Tensor]] = {}
+        found = [[torch.zeros(length) for length in lengths] for _ in range(num)]
         with torch.no_grad(), self.autocast():
             for batch in self.micro_batches(rows, range(len(rows))):
-                for place, scores_BT in enumerate(score(batch)):
-                    column = found.setdefault(place, [torch.zeros(length) for length in lengths])
+                for column, scores_BT in zip(found, score(batch), strict=True):
                     for pick, scores_T in zip(batch.picks, scores_BT.cpu(), strict=True):
                         column[pick] = scores_T[: lengths[pick]]
-        assert found, "rows of which nothing is trained"
-        return tuple(Ragged.of(column, torch.float32) for column in found.values())
+        return [Ragged.of(column, torch.float32) for column in found]
 
 
 def num_trained(rows: Rows) -> int:

@@ -87,20 +87,21 @@ class Policy:
         """Return the value of the state before every trained token."""
         head = self._head
         assert head is not None, "the graph values with the policy's trunk, the recipe does not"
-        (values,) = self._passes.columns(
-            rows, lambda batch: (response_values(self.model, head, batch.tokens_BT, batch.mask_BT),)
-        )
-        return values
+
+        def value(batch: MicroBatch) -> list[Tensor]:
+            return [response_values(self.model, head, batch.tokens_BT, batch.mask_BT)]
+
+        return self._passes.columns(rows, 1, value)[0]
 
     def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Return both from one pass."""
 
-        def both(batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        def both(batch: MicroBatch) -> list[Tensor]:
             scores = self._passes.scores(self.model, batch, self._head)
             assert scores.values_BT is not None, "the graph values with the policy's trunk, the recipe does not"
-            return scores.logps_BT, scores.values_BT
+            return [scores.logps_BT, scores.values_BT]
 
-        logps, values = self._passes.columns(rows, both)
+        logps, values = self._passes.columns(rows, 2, both)
         return logps, values
 
     def train(self, task: Task) -> Outcome:
