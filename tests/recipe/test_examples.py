@@ -12,7 +12,7 @@ from rpeg.recipe.sources import load_rewards, load_task
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("name", ["arithmetic", "own_data"])
+@pytest.mark.parametrize("name", ["arithmetic", "own_data", "ppo", "ppo_shared"])
 def test_recipes_are_right(name: str) -> None:
     recipe = load_recipe(EXAMPLES / f"{name}.yaml")
     assert advice(recipe, EXAMPLES) == []

@@ -85,7 +85,7 @@ def test_rows_are_counted_by_what_they_teach(model: Path) -> None:
     assert outcome.metrics["rows/trained"] == 6
     assert outcome.metrics["rows/without_advantage"] == 1
     assert outcome.metrics["rows/unscorable"] == 1
-    assert outcome.metrics["staleness/max"] == 1.0
+    assert outcome.metrics["staleness/p99"] == outcome.metrics["staleness/max"] == 1.0
     assert outcome.num_tokens == sum(LENGTHS)
 
 
@@ -168,3 +168,43 @@ def test_a_push_is_a_copy(model: Path) -> None:
     found.train(task(rows(ADVANTAGES)))
     found.update(task(Rows({}), StageKind.UPDATE, "update"))
     assert all(torch.equal(before[name], pushed[name]) for name in before)
+
+
+def test_rows_of_which_nothing_is_trained_score_zero(model: Path) -> None:
+    samples = rows(ADVANTAGES).part(0, 2)
+    prompts_only = Ragged(torch.zeros_like(samples.ragged("mask").values_S), samples.ragged("mask").lengths_N)
+    found = policy(model).score(samples.joined(Rows({"mask": prompts_only})))
+    assert [row.tolist() for row in found.rows()] == [[0.0] * 5, [0.0] * 9]
+
+
+def test_the_effective_share_scales_the_learning_rate(model: Path) -> None:
+    """Behaviour scores of nobody in particular: few samples carry it; its rate falls by the root."""
+    algorithm = {"old_logprob": "recomputed", "correction": "truncated", "correction_cap": 100.0}
+    plain, scaled = (policy(model, algorithm={**algorithm, "ess_scaling": each}) for each in (False, True))
+    for each in (plain, scaled):
+        each.train(task(rows(ADVANTAGES)))
+    first, second = (each.update(task(Rows({}), StageKind.UPDATE, "update")).metrics for each in (plain, scaled))
+    assert second["optim/lr"] == pytest.approx(first["optim/lr"] * second["correction/ess_samples"] ** 0.5)
+    assert 0.1 < second["correction/ess_samples"] < 0.99
+
+
+@pytest.mark.parametrize(
+    ("correction", "shown"),
+    [
+        ("none", set()),
+        ("truncated", {"correction/capped"}),
+        ("truncated_sequence", {"correction/capped"}),
+        ("masked", {"correction/masked"}),
+        ("decoupled", set()),
+        ("rejection", {"correction/rejected", "correction/masked"}),
+    ],
+)
+def test_corrections_do_what_their_names_say(model: Path, correction: str, shown: set[str]) -> None:
+    found = policy(model, algorithm={"old_logprob": "recomputed", "correction": correction})
+    samples = rows(ADVANTAGES)
+    unlikely = Ragged(samples.ragged("logp").values_S - 2, samples.ragged("logp").lengths_N)
+    found.train(task(samples.joined(Rows({"logp": unlikely}))))
+    metrics = found.update(task(Rows({}), StageKind.UPDATE, "update")).metrics
+    shares = ("correction/capped", "correction/masked", "correction/rejected")
+    assert {name for name in shares if metrics[name] > 0} == shown
+    assert (metrics["correction/ess"] < 0.999) == (correction != "none")

@@ -9,6 +9,7 @@ is steered towards a target (Ziegler et al. 2019, arXiv:1909.08593): a state of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict, Unpack
 
@@ -38,6 +39,16 @@ class PpoOptions(TypedDict, total=False):
     """What a moving average keeps of itself in a step."""
     evaluate_every_steps: int
     """Period of the held-out evaluation, 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """`PpoOptions` with everything decided."""
+
+    kl: Kl = Kl.REWARD
+    reference: Reference = Reference.FROZEN
+    reference_decay: float = 0.99
+    evaluate_every_steps: int = 0
 
 
 class Trunk(StrEnum):
@@ -85,11 +96,11 @@ def ppo(
     Raises:
         GraphError: when the sizes do not fit together.
     """
-    asked = _asked(options)
+    asked = _Asked(**options)
     contract = _contract("ppo", prompts * group, staleness, mini_batches, passes, whiten, asked)
     b = Builder("ppo", contract, B=prompts, G=group)
     actor, critic = b.published_model("actor", staleness + 1), b.learner("critic")
-    base = add_base(b, asked["reference"], actor.name)
+    base = add_base(b, asked.reference, actor.name)
     questions = b.prompts()
     rollouts = b.generate("gen", actor, actor.rollout.at(-(staleness + 1)), questions, staleness > 0, *base)
     old, values = _passes(b, actor, actor.master, critic, critic.master, rollouts, base)
@@ -137,7 +148,7 @@ def ppo_shared(
     Raises:
         GraphError: when the sizes do not fit together.
     """
-    asked = _asked(options)
+    asked = _Asked(**options)
     contract = _contract("ppo_shared", prompts * group, staleness, mini_batches, passes, whiten, asked)
     b = Builder("ppo_shared", contract, B=prompts, G=group)
     acts, valued = _PARTS[trunk]
@@ -154,23 +165,17 @@ def ppo_shared(
     return _finished(b, model, asked)
 
 
-def _asked(options: PpoOptions) -> PpoOptions:
-    """Return the options with everything decided."""
-    usual = PpoOptions(kl=Kl.REWARD, reference=Reference.FROZEN, reference_decay=0.99, evaluate_every_steps=0)
-    return {**usual, **options}
-
-
-def _finished(b: Builder, actor: Model, asked: PpoOptions, *base: DataHandle) -> Graph:
+def _finished(b: Builder, actor: Model, asked: _Asked, *base: DataHandle) -> Graph:
     """Add what comes after the update, and return the graph."""
-    if asked["reference"] is Reference.EMA:
-        add_ema(b, actor, asked["reference_decay"])
-    if asked["evaluate_every_steps"]:
-        b.evaluate("eval", actor, asked["evaluate_every_steps"], *base)
+    if asked.reference is Reference.EMA:
+        add_ema(b, actor, asked.reference_decay)
+    if asked.evaluate_every_steps:
+        b.evaluate("eval", actor, asked.evaluate_every_steps, *base)
     return b.graph()
 
 
 def _contract(
-    algorithm: str, rows: int, staleness: int, mini_batches: int, passes: int, whiten: bool, asked: PpoOptions
+    algorithm: str, rows: int, staleness: int, mini_batches: int, passes: int, whiten: bool, asked: _Asked
 ) -> Contract:
     if faults := [*_faults(rows, staleness, mini_batches, passes), *_faults_of_options(algorithm, asked)]:
         raise GraphError(algorithm, faults)
@@ -184,7 +189,7 @@ def _contract(
         behaviour_logprob=Logprob.RECOMPUTED,
         baseline=Baseline.VALUE,
         normalise=Normalise.TOKEN,
-        kl=asked["kl"],
+        kl=asked.kl,
         advantage_scope=Grain.BATCH if whiten else Grain.SAMPLE,
         allowed=frozenset({"relax"}) if staleness else frozenset(),
     )
@@ -200,18 +205,18 @@ def _faults(rows: int, staleness: int, mini_batches: int, passes: int) -> Iterat
         yield Fault("staleness", f"is {staleness}", "at least 0")
 
 
-def _faults_of_options(algorithm: str, asked: PpoOptions) -> Iterator[Fault]:
-    if asked["kl"] is Kl.LOSS:
+def _faults_of_options(algorithm: str, asked: _Asked) -> Iterator[Fault]:
+    if asked.kl is Kl.LOSS:
         where = f"{algorithm.upper()} has the distance to the reference in the reward: reward or none"
         yield Fault("kl", "is loss", where)
-    if asked["reference"] is Reference.ADAPTER_OFF and algorithm == "ppo_shared":
+    if asked.reference is Reference.ADAPTER_OFF and algorithm == "ppo_shared":
         yield Fault("reference", "is adapter_off", "a model with a value head has no adapter: frozen or ema")
-    if asked["kl"] is Kl.NONE and asked["reference"] is Reference.EMA:
+    if asked.kl is Kl.NONE and asked.reference is Reference.EMA:
         yield Fault("reference", "is ema, but kl is none", "nothing is compared with it: kl=reward, or no reference")
-    if not 0 < asked["reference_decay"] < 1:
-        yield Fault("reference_decay", f"is {asked['reference_decay']}", "between 0 and 1")
-    if asked["evaluate_every_steps"] < 0:
-        yield Fault("evaluate_every_steps", f"is {asked['evaluate_every_steps']}", "at least 0")
+    if not 0 < asked.reference_decay < 1:
+        yield Fault("reference_decay", f"is {asked.reference_decay}", "between 0 and 1")
+    if asked.evaluate_every_steps < 0:
+        yield Fault("evaluate_every_steps", f"is {asked.evaluate_every_steps}", "at least 0")
 
 
 def _passes(
@@ -230,11 +235,9 @@ def _passes(
     return old, values
 
 
-def _reference(
-    b: Builder, asked: PpoOptions, actor: Model, base: list[DataHandle]
-) -> Callable[[DataHandle], DataHandle]:
+def _reference(b: Builder, asked: _Asked, actor: Model, base: list[DataHandle]) -> Callable[[DataHandle], DataHandle]:
     """Return what adds the pass of the reference over texts."""
-    return lambda texts: add_reference(b, asked["reference"], actor, texts, base)
+    return lambda texts: add_reference(b, asked.reference, actor, texts, base)
 
 
 def _advantages(

@@ -99,6 +99,7 @@ def _shape(name: str) -> ModelShape:
 def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
     from rpeg.perf.workload import Workload, capped_mean
     from rpeg.recipe.graph import build_graph
+    from rpeg.shapes.huggingface import read_config
 
     graph, longest, prompt = build_graph(recipe), recipe.sampling.max_new_tokens, recipe.data.max_prompt_tokens
     shape, assumed = _trained_shape(recipe.model), list[str]()
@@ -109,6 +110,8 @@ def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
     assumed.append(f"prompts of {prompt / 2:g} tokens on average, half of max_prompt_tokens")
     responses = seen or capped_mean(longest / 2, _VARIATION, float(longest))
     shapes = {model.name: shape for model in graph.models}
+    others = {"critic": recipe.critic.path if recipe.critic else None, "rm": recipe.reward.model}
+    shapes |= {name: read_config(Path(path)) for name, path in others.items() if path is not None and name in shapes}
     symbols = {"held_out": float(recipe.evaluation.prompts)}
     prompts = capped_mean(prompt / 2, _VARIATION, float(prompt))
     workload = Workload(

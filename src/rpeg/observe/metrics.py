@@ -78,6 +78,7 @@ METRICS: Mapping[str, Metric] = {
     "optim/grad_norm": Metric("", "Norm of the gradient before clipping."),
     "optim/lr": Metric("", "Learning rate."),
     "staleness/mean": Metric("versions", "Mean age of the weights that wrote the samples."),
+    "staleness/p99": Metric("versions", "Age that 99 of 100 tokens do not exceed."),
     "staleness/max": Metric("versions", "Largest age of the weights that wrote a sample."),
     "eval/accuracy": Metric("share", "Held-out problems answered correctly (greedy decoding)."),
     "eval/reward": Metric("", "Mean reward on held-out problems."),

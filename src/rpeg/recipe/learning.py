@@ -99,7 +99,7 @@ class AlgorithmSection(Section):
     )
     """Importance weights above this are outside the bounds; default: 5 for tokens (masked), 2 for answers."""
     ess_scaling: bool = False
-    """Whether the learning rate of an update is multiplied with the effective share of its answers."""
+    """Whether the learning rate of an update is multiplied with the root of the effective share of its answers."""
     rewrites: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Transformations of the algorithm's graph, in order, such as stream{producer=gen,firings=4}."""
     old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)

@@ -20,7 +20,7 @@ from rpeg.recipe.wording import key_of, schema_faults
 
 __all__ = ["changed_keys", "load_recipe"]
 
-_PATH_KEYS = (("model", "path"), ("data", "path"), ("data", "evaluation_path"))
+_PATH_KEYS = (("model", "path"), ("data", "path"), ("data", "evaluation_path"), ("reward", "model"), ("critic", "path"))
 _MAX_ROUNDS = 4
 """Validations of a recipe whose faulty values are replaced; one is enough unless a fault hid another."""
 

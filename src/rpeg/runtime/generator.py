@@ -51,17 +51,19 @@ class Generator:
     def pull(self, task: Task) -> Outcome:
         """Take over published weights; as many versions are kept as the graph may still read."""
         assert task.weights is not None, f"nothing was pushed for step {task.step}"
-        version = task.step + 1
-        self._weights[version] = task.weights
+        self._take(task.weights, task.step + 1)
+        return Outcome(version=task.step + 1)
+
+    def _take(self, weights: Weights, version: int) -> None:
+        self._weights[version] = weights
         for old in [v for v in self._weights if v < version - self._recipe.algorithm.staleness]:
             del self._weights[old]
-        return Outcome(version=version)
 
     def _use(self, task: Task) -> int:
         """Sample from the version that the task names; a publish without a pull brings its weights along."""
         (version,) = task.versions.values()
         if task.weights is not None:
-            self._weights = {version: task.weights}
+            self._take(task.weights, version)
         if self._sampler.version != version:
             self._sampler.load(self._weights[version], version)
         return version

@@ -13,20 +13,42 @@ from rpeg.runtime.task import Weights
 
 __all__ = ["Learner", "copied"]
 
+_HEAD = "value_head"
+
 
 class Learner:
     """The parameters of a module with their optimizer and its schedule."""
 
-    def __init__(self, module: nn.Module, recipe: Recipe, lr: float, version: int, moments: Path | None) -> None:
-        """Go on after ``version`` steps with the optimizer's state in the file ``moments``, if there is one."""
-        self.module = module
+    def __init__(
+        self,
+        module: nn.Module,
+        recipe: Recipe,
+        lr: float,
+        version: int,
+        moments: Path | None,
+        head: nn.Module | None = None,
+        head_scale: float = 1.0,
+    ) -> None:
+        """Go on after ``version`` steps with the optimizer's state in the file ``moments``, if there is one.
+
+        A ``head`` is trained with the module, at ``head_scale`` times its learning rate.
+        """
+        self._named = dict(module.named_parameters())
+        if head is not None:
+            self._named |= {f"{_HEAD}.{name}": parameter for name, parameter in head.named_parameters()}
         self._settings, self._lr = recipe.optimizer, lr
         self._total = recipe.run.steps * recipe.algorithm.updates_per_step
         self.num_updates = version * recipe.algorithm.updates_per_step
         settings = recipe.optimizer
-        self._optimizer = adamw(module, lr, settings.betas, settings.eps, settings.weight_decay)
+        betas, eps, decay = settings.betas, settings.eps, settings.weight_decay
+        self._optimizer = adamw(module, lr, betas, eps, decay, head, head_scale)
         if moments is not None and moments.exists():
             self._load(moments)
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights that are trained."""
+        return sum(each.numel() for each in self._named.values() if each.requires_grad)
 
     def update(self, denominator: int, scale: float = 1.0) -> tuple[float, float]:
         """Make the next weights from the gradients since the last update, which are sums over ``denominator`` units.
@@ -40,11 +62,11 @@ class Learner:
         rate = self._lr * schedule(self.num_updates, self._total, settings.warmup_updates, settings.schedule) * scale
         set_learning_rate(self._optimizer, rate)
         norm = 0.0
-        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._named.values() if p.grad is not None]
         if gradients:
             for gradient in gradients:
                 gradient.div_(denominator)
-            norm = clip_gradients(self.module.parameters(), settings.clip_norm)
+            norm = clip_gradients(self._named.values(), settings.clip_norm)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self.num_updates += 1
@@ -52,7 +74,7 @@ class Learner:
 
     def save(self, path: Path) -> None:
         """Write the optimizer's state into a file; nothing before the first update."""
-        names: dict[Tensor, str] = {parameter: name for name, parameter in self.module.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self._named.items()}
         moments = {
             f"{names[parameter]}:{key}": value.contiguous()
             for parameter, state in self._optimizer.state.items()
@@ -62,10 +84,9 @@ class Learner:
             save_file(moments, path)
 
     def _load(self, path: Path) -> None:
-        parameters = dict(self.module.named_parameters())
         for key, value in load_file(path).items():
             name, _, moment = key.rpartition(":")
-            parameter = parameters[name]
+            parameter = self._named[name]
             self._optimizer.state[parameter][moment] = value.to(parameter.device)
 
 

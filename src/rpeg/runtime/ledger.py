@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from rpeg.graph.graph import Graph
-from rpeg.graph.stage import StageKind
+from rpeg.graph.stage import Stage, StageKind
 from rpeg.observe.measured import MeasuredCosts
 from rpeg.observe.trace import Span
 from rpeg.plan.events import cycle_ratio
@@ -26,7 +26,7 @@ class _Step:
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
-        self.outcomes: list[tuple[StageKind, Outcome]] = []
+        self.outcomes: list[tuple[Stage, Outcome]] = []
 
 
 class Ledger:
@@ -45,15 +45,16 @@ class Ledger:
         """Enter one firing."""
         step = self._steps[span.step]
         step.spans.append(span)
-        step.outcomes.append((self._graph.stage_of[span.stage].kind, outcome))
+        step.outcomes.append((self._graph.stage_of[span.stage], outcome))
 
     def close(self, number: int) -> tuple[dict[str, object], list[dict[str, object]], list[Span]]:
         """Close a step whose events have all fired; return its metrics, its samples to read, and its spans."""
         step = self._steps.pop(number)
         now_s = time.monotonic()
         step_s, self._closed_s = now_s - self._closed_s, now_s
-        compared = [o for kind, o in step.outcomes if kind is StageKind.ADVANTAGE]
-        trained = [o for kind, o in step.outcomes if kind is StageKind.TRAIN]
+        compared = [o for stage, o in step.outcomes if stage.kind is StageKind.ADVANTAGE]
+        # A critic of its own trains on the same tokens, which are counted once.
+        trained = [o for stage, o in step.outcomes if stage.kind is StageKind.TRAIN and "logprob" in stage.heads]
         tokens = sum(outcome.num_tokens for outcome in trained)
         self._count(sum(outcome.num_rows for outcome in compared), tokens)
         metrics: dict[str, object] = {"step": number}

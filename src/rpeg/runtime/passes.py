@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rpeg.numerics.logprobs import response_logprobs
+from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.micro_batches import split
 from rpeg.numerics.precision import device, dtype
+from rpeg.numerics.scores import Scores, response_scores
+from rpeg.numerics.value_head import ValueHead
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
 
-__all__ = ["MicroBatch", "Passes", "num_trained"]
+__all__ = ["MicroBatch", "Passes", "counts", "num_trained", "scored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +68,48 @@ class Passes:
             padded = [_padded([column[i] for i in chosen], self.device) for column in (tokens, masks)]
             yield MicroBatch(rows, chosen, *padded)
 
-    def logprobs(self, model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies of the trained tokens, at the temperature they were sampled at."""
+    def scores(self, model: PreTrainedModel, batch: MicroBatch, head: ValueHead | None = None) -> Scores:
+        """Return what one pass says of the trained tokens, at the temperature they were sampled at."""
         with self.autocast():
-            return response_logprobs(model, batch.tokens_BT, batch.mask_BT, self._temperature)
+            return response_scores(model, batch.tokens_BT, batch.mask_BT, self._temperature, head)
 
     def autocast(self) -> torch.autocast:
         """Return the context in which arithmetic is in the recipe's number format."""
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32)
 
-    def column(self, rows: Rows, score: Callable[[MicroBatch], Tensor]) -> Ragged:
-        """Return what ``score`` makes of every token, without gradients; 0 where nothing is trained."""
+    def logprob_column(self, rows: Rows, model: PreTrainedModel) -> Ragged:
+        """Return the log-probability of every trained token under a model."""
+        return self.columns(rows, 1, lambda batch: [self.scores(model, batch).logps_BT])[0]
+
+    def columns(self, rows: Rows, num: int, score: Callable[[MicroBatch], Sequence[Tensor]]) -> list[Ragged]:
+        """Return the ``num`` numbers that ``score`` makes of a token, without gradients; 0 where nothing is trained."""
         lengths = rows.ragged("tokens").lengths_N.tolist()
-        found = [torch.zeros(length) for length in lengths]
-        with torch.no_grad():
+        found = [[torch.zeros(length) for length in lengths] for _ in range(num)]
+        with torch.no_grad(), self.autocast():
             for batch in self.micro_batches(rows, range(len(rows))):
-                for pick, scores_T in zip(batch.picks, score(batch).cpu(), strict=True):
-                    found[pick] = scores_T[: lengths[pick]]
-        return Ragged.of(found, torch.float32)
+                for column, scores_BT in zip(found, score(batch), strict=True):
+                    for pick, scores_T in zip(batch.picks, scores_BT.cpu(), strict=True):
+                        column[pick] = scores_T[: lengths[pick]]
+        return [Ragged.of(column, torch.float32) for column in found]
 
 
 def num_trained(rows: Rows) -> int:
     """Return the trained tokens of all rows."""
     return int(rows.ragged("mask").values_S.sum())
+
+
+def scored(rows: Rows, name: str) -> list[int]:
+    """Return the rows whose numbers in the column ``name`` are all finite: those that have a reward."""
+    column = rows.columns[name]
+    parts = column.rows() if isinstance(column, Ragged) else rows.tensor(name).unsqueeze(1)
+    return [pick for pick, part in enumerate(parts) if bool(part.isfinite().all())]
+
+
+def counts(rows: Rows, picks: Sequence[int]) -> Counts:
+    """Return what a loss of these rows is averaged over; a row without trained tokens is no sample."""
+    masks = rows.ragged("mask").rows()
+    lengths = [length for length in (int(masks[pick].sum()) for pick in picks) if length]
+    return Counts(tokens=sum(lengths), samples=len(lengths))
 
 
 def _padded(rows: list[Tensor], on: torch.device) -> Tensor:

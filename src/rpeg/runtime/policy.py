@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from rpeg.graph.contract import Contract, Logprob
+from rpeg.numerics.adapter import Adapter, add_adapter
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
+from rpeg.numerics.scores import Scores, response_values
 from rpeg.numerics.tokenizer import load_tokenizer
+from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
 from rpeg.runtime.checkpoint import MODEL, MOMENTS
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import MicroBatch, Passes, num_trained
+from rpeg.runtime.passes import MicroBatch, Passes, counts, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.value_objective import ValueObjective
 
 __all__ = ["Policy"]
 
+_ADAPTER = "adapter.safetensors"
 _NOTHING, _UNDIVIDED = Counts(0, 0), Counts(1, 1)
 
 
@@ -37,52 +46,109 @@ class Policy:
         """Load the weights, and the optimizer's state to go on from."""
         self._recipe, self._contract = recipe, contract
         self._passes = Passes(recipe)
-        self.model = load_model(origin.model, torch.float32, self._passes.device)
+        self.adapter: Adapter | None = None
+        self.model = self._load(origin)
         self._tokenizer = load_tokenizer(origin.model)
-        self.learner = Learner(self.model, recipe, recipe.optimizer.lr, origin.version, origin.saved(MOMENTS))
+        self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
+        scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
+        moments = origin.saved(MOMENTS)
+        self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale)
+        self._objective = ValueObjective(critic.value_clip if critic is not None else None)
         self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
+
+    def _value_head(self, origin: Origin) -> ValueHead | None:
+        """Return the critic's head on the policy's trunk, if they share one."""
+        critic = self._recipe.critic
+        if critic is None or critic.sharing == "none":
+            return None
+        if origin.checkpoint is not None and (origin.model / VALUE_HEAD_FILE).exists():
+            return load_value_head(origin.model, self.model)
+        if critic.sharing != "lower":
+            return new_value_head(self.model, "detached" if critic.sharing == "detached" else "full")
+        num_layers: int = self.model.config.get_text_config(decoder=True).num_hidden_layers
+        return new_value_head(self.model, "lower", critic.layers or max(1, num_layers // 2))
+
+    def _load(self, origin: Origin) -> PreTrainedModel:
+        """Return the weights to go on with; with an adapter, the ones that the training began with below it."""
+        settings = self._recipe.model.adapter
+        if settings is None:
+            return load_model(origin.model, torch.float32, self._passes.device)
+        model = load_model(origin.reference, torch.float32, self._passes.device)
+        self.adapter = add_adapter(model, settings.rank, settings.alpha, self._recipe.run.seed)
+        if (saved := origin.saved(_ADAPTER)) is not None:
+            self.adapter.load(load_file(saved))
+        return model
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
-        return self._passes.column(rows, lambda batch: self._passes.logprobs(self.model, batch)[0])
+        return self._passes.logprob_column(rows, self.model)
+
+    def value(self, rows: Rows) -> Ragged:
+        """Return the value of the state before every trained token."""
+        head = self._head
+        assert head is not None, "the graph values with the policy's trunk, the recipe does not"
+
+        def value(batch: MicroBatch) -> list[Tensor]:
+            return [response_values(self.model, head, batch.tokens_BT, batch.mask_BT)]
+
+        return self._passes.columns(rows, 1, value)[0]
+
+    def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
+        """Return both from one pass."""
+
+        def both(batch: MicroBatch) -> list[Tensor]:
+            scores = self._passes.scores(self.model, batch, self._head)
+            assert scores.values_BT is not None, "the graph values with the policy's trunk, the recipe does not"
+            return [scores.logps_BT, scores.values_BT]
+
+        logps, values = self._passes.columns(rows, 2, both)
+        return logps, values
 
     def train(self, task: Task) -> Outcome:
         """Add the gradient of these rows to that of the update, as a sum: what it is divided by is known only then."""
         rows = task.samples
         settings = self._settings()
-        scored, cut, teaching = self._sorted(rows, settings)
-        self._counts += _counts(rows, scored)
+        valid = scored(rows, "advantage")
+        picks = self._kept(rows, valid)
+        teaching = self._teaching(rows, picks, settings)
+        self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, teaching):
-            terms = policy_loss(self._inputs(batch, settings), settings, _UNDIVIDED)
-            terms.loss.backward()
+            scores = self._passes.scores(self.model, batch, self._head)
+            terms = policy_loss(self._inputs(batch, scores, settings), settings, _UNDIVIDED)
+            loss = terms.loss
+            if scores.values_BT is not None and self._recipe.critic is not None:
+                loss = loss + self._recipe.critic.value_coefficient * self._objective.loss(batch, scores.values_BT)
+            loss.backward()
             self._sums += terms.sums
         metrics = {
             "rows/trained": float(len(teaching)),
-            "rows/without_advantage": float(len(scored) - len(teaching)),
-            "rows/unscorable": float(len(rows) - len(scored) - len(cut)),
-            "rows/masked": float(len(cut)),
+            "rows/without_advantage": float(len(picks) - len(teaching)),
+            "rows/unscorable": float(len(rows) - len(valid)),
+            "rows/masked": float(len(valid) - len(picks)),
             **_staleness(task),
         }
         return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=num_trained(rows))
 
-    def _sorted(self, rows: Rows, settings: LossSettings) -> tuple[list[int], list[int], list[int]]:
-        """Return the rows with a score that count, those that were cut off and do not, and those with a gradient.
+    def _kept(self, rows: Rows, picks: list[int]) -> list[int]:
+        """Return the rows that count: those that were cut off may be left out of the loss."""
+        if not self._recipe.algorithm.mask_truncated:
+            return picks
+        finished = rows.tensor("finished").tolist()
+        return [pick for pick in picks if finished[pick]]
 
-        A row without advantage has none unless the reference pulls on it, so it need not be computed.
+    def _teaching(self, rows: Rows, picks: list[int], settings: LossSettings) -> list[int]:
+        """Return which of the rows with a score have a gradient.
+
+        A row without advantage has none unless the reference or a critic learns from it, so it need not be computed.
         """
+        if settings.kl_coefficient or self._head is not None:
+            return picks
         column = rows.columns["advantage"]
         parts = column.rows() if isinstance(column, Ragged) else rows.tensor("advantage").unsqueeze(1)
-        scored_N = torch.tensor([bool(part.isfinite().all()) for part in parts])
-        cut_N = scored_N & ~rows.tensor("finished") & self._recipe.algorithm.mask_truncated
-        scored_N &= ~cut_N
-        differs_N = torch.tensor([bool((part != 0).any()) for part in parts])
-        teaches_N = scored_N & (differs_N | bool(settings.kl_coefficient))
-        scored, cut, teaching = (each_N.nonzero().flatten().tolist() for each_N in (scored_N, cut_N, teaches_N))
-        return scored, cut, teaching
+        return [pick for pick in picks if bool((parts[pick] != 0).any())]
 
-    def _inputs(self, batch: MicroBatch, settings: LossSettings) -> LossInputs:
-        logps_BT, entropies_BT = self._passes.logprobs(self.model, batch)
-        behaviour_BT = batch.column("logp")
+    def _inputs(self, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
+        logps_BT, behaviour_BT = scores.logps_BT, batch.column("logp")
         return LossInputs(
             logps_BT=logps_BT,
             old_logps_BT=self._proximal(batch, logps_BT, behaviour_BT),
@@ -90,7 +156,7 @@ class Policy:
             reference_logps_BT=batch.column("ref_logp") if settings.kl_coefficient else None,
             advantages_BT=batch.advantages(),
             mask_BT=batch.mask_BT,
-            entropies_BT=entropies_BT,
+            entropies_BT=scores.entropies_BT,
         )
 
     def _proximal(self, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
@@ -107,24 +173,34 @@ class Policy:
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
         algorithm = self._recipe.algorithm
-        scale = self._sums.ess_share() if algorithm.ess_scaling else 1.0
+        scale = self._sums.learning_rate_scale() if algorithm.ess_scaling else 1.0
         norm, rate = self.learner.update(self._counts.of(algorithm.normalise), scale)
         self._of_step += self._sums
         self._counts, self._sums = _NOTHING, LossSums.zero()
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
         if task.firing == algorithm.updates_per_step - 1:
-            metrics |= self._of_step.metrics()
+            metrics |= self._of_step.metrics() | self._objective.metrics()
             self._of_step = LossSums.zero()
         return Outcome(metrics=metrics, version=task.step + 1)
 
     def push(self, task: Task) -> Outcome:
         """Publish a copy of the weights, so that training may go on while it is installed."""
-        return Outcome(weights=copied(self.model), version=task.step + 1)
+        with self._whole() as model:
+            return Outcome(weights=copied(model), version=task.step + 1)
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``."""
-        save_model(self.model, self._tokenizer, folder / MODEL)
+        with self._whole() as model:
+            save_model(model, self._tokenizer, folder / MODEL)
+        if self.adapter is not None:
+            save_file({name: each.detach() for name, each in self.adapter.named().items()}, folder / _ADAPTER)
+        if self._head is not None:
+            save_value_head(self._head, folder / MODEL)
         self.learner.save(folder / MOMENTS)
+
+    def _whole(self) -> AbstractContextManager[PreTrainedModel]:
+        """Return the model as others read it: an adapter is part of the weights there."""
+        return nullcontext(self.model) if self.adapter is None else self.adapter.merged()
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm
@@ -159,17 +235,15 @@ def _correction(algorithm: AlgorithmSection) -> Correction:
             return Correction()
 
 
-def _counts(rows: Rows, scored: list[int]) -> Counts:
-    """Return what the loss of these rows is averaged over; a row without trained tokens is no sample."""
-    masks = rows.ragged("mask").rows()
-    lengths = [length for length in (int(masks[pick].sum()) for pick in scored) if length]
-    return Counts(tokens=sum(lengths), samples=len(lengths))
-
-
 def _staleness(task: Task) -> dict[str, float]:
     """Versions between the weights that sampled each trained token and the weights that it trains."""
     mask_S = task.samples.ragged("mask").values_S
     behind_S = task.step - task.samples.ragged("version").values_S[mask_S].long()
     if not len(behind_S):
         return {}
-    return {"staleness/mean": float(behind_S.double().mean()), "staleness/max": float(behind_S.max())}
+    ninety_nine = behind_S.kthvalue(math.ceil(0.99 * len(behind_S))).values
+    return {
+        "staleness/mean": float(behind_S.double().mean()),
+        "staleness/p99": float(ninety_nine),
+        "staleness/max": float(behind_S.max()),
+    }

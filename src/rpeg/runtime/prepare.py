@@ -17,7 +17,14 @@ from rpeg.errors import Fault, InvalidInput, ModelError
 from rpeg.graph.graph import Graph
 from rpeg.numerics.model import ScratchSpec, model_folder_faults, save_model, scratch_faults, scratch_model
 from rpeg.numerics.precision import device
-from rpeg.numerics.tokenizer import character_tokenizer, check_texts, load_tokenizer
+from rpeg.numerics.reward_model import reward_folder_faults
+from rpeg.numerics.tokenizer import (
+    character_tokenizer,
+    check_texts,
+    load_tokenizer,
+    read_tokenizer,
+    vocabulary_faults,
+)
 from rpeg.observe.listener import Listener
 from rpeg.observe.metrics import MetricsWriter
 from rpeg.observe.run_folder import RunFolder
@@ -56,6 +63,8 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
     tokenizer = attempt(lambda: tokenizer_of(recipe))
     attempt(lambda: device(recipe.run.device))
     attempt(lambda: _check_model(recipe))
+    if tokenizer is not None:
+        attempt(lambda: _check_other_models(recipe, tokenizer))
     graph = attempt(lambda: build(recipe))
     if graph is not None:
         faults.extend(unsupported(graph))
@@ -94,6 +103,18 @@ def _check_model(recipe: Recipe) -> None:
         num_tokens = len(character_tokenizer(recipe.model.scratch.characters))
         if faults := scratch_faults(scratch_spec(recipe.model.scratch), num_tokens):
             raise ModelError("model from scratch", faults)
+
+
+def _check_other_models(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> None:
+    """A critic must read the policy's tokens, a reward model give one number; both folders must be complete."""
+    faults: list[Fault] = []
+    if recipe.critic is not None and recipe.critic.path is not None:
+        folder = recipe.critic.path
+        faults += model_folder_faults(folder) or vocabulary_faults(tokenizer, read_tokenizer(folder), "critic.path")
+    if recipe.reward.model is not None:
+        faults += reward_folder_faults(recipe.reward.model)
+    if faults:
+        raise ModelError("models", faults)
 
 
 def _check_alphabet(recipe: Recipe, task: Task, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from rpeg.numerics.adapter import Adapter
+from rpeg.numerics.ema import moved_average
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import dtype
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.learner import copied
+from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import Passes
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.task import Outcome, Task
 
-__all__ = ["FrozenReference"]
+__all__ = ["AdapterOff", "AverageReference", "FrozenReference", "Reference"]
+
+_AVERAGE = "average.safetensors"
+
+
+class Reference(Protocol):
+    """Something that scores rows as the reference does."""
+
+    def score(self, rows: Rows) -> Ragged:
+        """Return the log-probability of every trained token."""
+        ...
 
 
 class FrozenReference:
@@ -23,4 +43,49 @@ class FrozenReference:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
-        return self._passes.column(rows, lambda batch: self._passes.logprobs(self._model, batch)[0])
+        return self._passes.logprob_column(rows, self._model)
+
+
+class AdapterOff:
+    """The policy with its adapter switched off: no second model."""
+
+    def __init__(self, recipe: Recipe, policy: PreTrainedModel, adapter: Adapter) -> None:
+        """Share the model of the policy."""
+        self._passes, self._policy, self._adapter = Passes(recipe), policy, adapter
+
+    def score(self, rows: Rows) -> Ragged:
+        """Return the log-probability of every trained token."""
+        with self._adapter.off():
+            return self._passes.logprob_column(rows, self._policy)
+
+
+class AverageReference:
+    """A moving average of the policy, in float32: a step is a small share of a small difference."""
+
+    def __init__(self, recipe: Recipe, origin: Origin, policy: PreTrainedModel) -> None:
+        """Go on with the average of the checkpoint, or begin with the policy."""
+        self._passes, self._policy = Passes(recipe), policy
+        self._keep = recipe.algorithm.reference_decay
+        self._model = load_model(origin.model, torch.float32, self._passes.device)
+        if (saved := origin.saved(_AVERAGE)) is not None:
+            self._set(load_file(saved))
+
+    def score(self, rows: Rows) -> Ragged:
+        """Return the log-probability of every trained token."""
+        return self._passes.logprob_column(rows, self._model)
+
+    def update(self, task: Task) -> Outcome:
+        """Move the average towards the policy."""
+        self._set(
+            moved_average(dict(self._model.named_parameters()), dict(self._policy.named_parameters()), self._keep)
+        )
+        return Outcome(version=task.step + 1)
+
+    def save(self, folder: Path) -> None:
+        """Write the average into the folder of a checkpoint."""
+        save_file({name: each.contiguous() for name, each in copied(self._model).items()}, folder / _AVERAGE)
+
+    @torch.no_grad()
+    def _set(self, weights: dict[str, torch.Tensor]) -> None:
+        for name, parameter in self._model.named_parameters():
+            parameter.copy_(weights[name])

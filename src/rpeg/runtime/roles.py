@@ -13,13 +13,15 @@ from rpeg.graph.stage import Stage, StageKind
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import open_rewards
 from rpeg.runtime.advantages import Advantages
+from rpeg.runtime.critic import Critic
 from rpeg.runtime.generator import Generator
 from rpeg.runtime.judge import Judge
 from rpeg.runtime.kl_control import KlControl, coefficient_at
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import num_trained
 from rpeg.runtime.policy import Policy
-from rpeg.runtime.reference import FrozenReference
+from rpeg.runtime.reference import AdapterOff, AverageReference, FrozenReference, Reference
+from rpeg.runtime.reward_model import RewardRole
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
 
@@ -54,9 +56,9 @@ class Roles:
             case StageKind.FORWARD:
                 return self._forward(stage)
             case StageKind.TRAIN:
-                return self.policy.train
+                return self.critic.train if self._is_critic(stage) else self.policy.train
             case StageKind.UPDATE:
-                return self.kl_control.update if stage.model is None else self.policy.update
+                return self._update(stage)
             case StageKind.PUSH:
                 return self.policy.push
             case _:
@@ -64,7 +66,7 @@ class Roles:
 
     def save(self, folder: Path) -> None:
         """Write what the roles of this worker have learned into the folder of a checkpoint."""
-        for name in ("policy", "kl_control"):
+        for name in ("policy", "critic", "average", "kl_control"):
             if name in self.__dict__:
                 getattr(self, name).save(folder)
 
@@ -84,9 +86,29 @@ class Roles:
         return Policy(self._recipe, self._graph.contract, self._origin)
 
     @cached_property
-    def reference(self) -> FrozenReference:
+    def critic(self) -> Critic:
+        """What is trained to expect, if it is a model of its own."""
+        return Critic(self._recipe, self._origin)
+
+    @cached_property
+    def reference(self) -> Reference:
         """What the policy is held close to."""
+        if self._recipe.algorithm.reference == "ema":
+            return self.average
+        if self._recipe.algorithm.reference == "adapter_off":
+            assert self.policy.adapter is not None, "a rule refuses it without an adapter"
+            return AdapterOff(self._recipe, self.policy.model, self.policy.adapter)
         return FrozenReference(self._recipe, self._origin.reference)
+
+    @cached_property
+    def average(self) -> AverageReference:
+        """The moving average of the policy."""
+        return AverageReference(self._recipe, self._origin, self.policy.model)
+
+    @cached_property
+    def reward_model(self) -> RewardRole:
+        """What scores answers by a model."""
+        return RewardRole(self._recipe, self._origin.model)
 
     @cached_property
     def generator(self) -> Generator:
@@ -112,15 +134,43 @@ class Roles:
         """Return whether a stage makes one row per prompt, not per sample."""
         return any(self._graph.data_of[write.data].per is Per.GROUP for write in self._graph.writes(name))
 
+    def _is_critic(self, stage: Stage) -> bool:
+        """Return whether a stage trains a critic and nothing else."""
+        return stage.model == "critic"
+
+    def _update(self, stage: Stage) -> Method:
+        if stage.model is None:
+            return self.kl_control.update
+        if stage.model not in self._trained:
+            return self.average.update
+        return self.critic.update if self._is_critic(stage) else self.policy.update
+
     def _forward(self, stage: Stage) -> Method:
-        """Return the pass of a stage over its rows, under the column that the graph names."""
-        score: Callable[[Rows], Ragged] = (self.policy if stage.model in self._trained else self.reference).score
-        (column,) = (
-            c.name for write in self._graph.writes(stage.name) for c in self._graph.data_of[write.data].columns
-        )
+        """Return the pass of a stage over its rows, under the columns that the graph names."""
+        if stage.heads == ("score",):
+            return self.reward_model.score_greedy if self._is_per_group(stage.name) else self.reward_model.score
+        made = [self._graph.data_of[write.data] for write in self._graph.writes(stage.name)]
+        names = sorted(column.name for data in made for column in data.columns)  # log-probabilities before values
+        score = self._scoring(stage)
 
         def forward(task: Task) -> Outcome:
             rows = task.samples
-            return Outcome(Rows({column: score(rows)}), num_rows=len(rows), num_tokens=num_trained(rows))
+            columns = dict(zip(names, score(rows), strict=True))
+            return Outcome(Rows(columns), num_rows=len(rows), num_tokens=num_trained(rows))
 
         return forward
+
+    def _scoring(self, stage: Stage) -> Callable[[Rows], tuple[Ragged, ...]]:
+        """Return what a pass makes of rows: log-probabilities, values, or both."""
+        if set(stage.heads) == {"logprob", "value"}:
+            return self.policy.score_and_value
+        if stage.heads == ("value",):
+            value = self.critic.score if self._is_critic(stage) else self.policy.value
+            return lambda rows: (value(rows),)
+        score = self.policy.score if self._reads_trained(stage) else self.reference.score
+        return lambda rows: (score(rows),)
+
+    def _reads_trained(self, stage: Stage) -> bool:
+        """Return whether a pass runs weights that are trained, and not those below an adapter."""
+        reads = [read.data for read in self._graph.reads(stage.name) if self._graph.is_state(read.data)]
+        return stage.model in self._trained and bool(reads)

@@ -124,7 +124,7 @@ class _Run:
         self._graph = graph
         self._plan = bind(self._graph)
         self._events = lower(self._graph, self._plan, KnownCosts({}))
-        check_plan_runs(self._plan, self._events)
+        check_plan_runs(self._graph, self._plan, self._events)
         self._began_s = time.monotonic()
         self._steps_done = 0
 

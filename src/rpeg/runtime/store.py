@@ -95,7 +95,8 @@ class Store:
 
     def waiting(self) -> dict[str, Rows]:
         """Return what a checkpoint must hold: rows made but not yet used, named ``data/step/stage/firing``."""
-        assert not self._reads, f"rows half read at a cut: {dict(self._reads)}"
+        half = {key: count for key, count in self._reads.items() if key in self._rows}
+        assert not half, f"rows half read at a cut: {half}"
         flat = ((data, step, *made, rows) for (data, step), parts in self._rows.items() for made, rows in parts.items())
         return {f"{data}/{step}/{stage}/{firing}": rows for data, step, stage, firing, rows in flat}
 

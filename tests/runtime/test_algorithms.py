@@ -1,0 +1,117 @@
+"""Every algorithm by its recipe: a few real steps, what they say, and the same numbers however they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.runtime.test_run import assert_same, untimed
+
+from rpeg.errors import InvalidInput
+from rpeg.observe.run_folder import RunFolder
+from rpeg.recipe.defaults import ALGORITHM_DEFAULTS
+
+Run = Callable[..., RunFolder]
+
+TWO_STEPS: dict[str, Any] = {"run": {"steps": 2}}
+
+
+def settings(name: str, **more: Any) -> dict[str, Any]:
+    """Return the section of an algorithm; REINFORCE has no ratio and makes one update."""
+    updates = {"updates_per_step": 1} if ALGORITHM_DEFAULTS[name].objective == "reinforce" else {}
+    return {"name": name, **updates, **more}
+
+
+@pytest.mark.parametrize("name", ALGORITHM_DEFAULTS)
+def test_every_algorithm_trains(run_tiny: Run, name: str) -> None:
+    folder = run_tiny(name, algorithm=settings(name), **TWO_STEPS)
+    first, last = untimed(folder)[1:]
+    assert last["counters/samples"] == 32
+    assert last["rows/trained"] + last["rows/without_advantage"] == 16
+    assert first["optim/grad_norm"] > 0
+    assert ("kl/coefficient" in last) == (ALGORITHM_DEFAULTS[name].kl_coefficient > 0)
+    assert ("value/mean" in last) == ALGORITHM_DEFAULTS[name].has_critic
+    assert ("critic/lr" in last) == (name == "ppo")
+    assert ("greedy/reward" in last) == (name == "remax")
+
+
+@pytest.mark.parametrize("name", ALGORITHM_DEFAULTS)
+def test_the_ratio_is_one_before_the_first_update(run_tiny: Run, name: str) -> None:
+    recomputed = {"old_logprob": "recomputed", "updates_per_step": 1}
+    (row,) = untimed(run_tiny(name, algorithm=settings(name, **recomputed), run={"steps": 1}))[1:]
+    assert (row["policy/ratio_min"], row["policy/ratio_max"], row["policy/kl_old"]) == (1.0, 1.0, 0.0)
+    # What the sampler recorded agrees with what the trainer computes.
+    assert row["correction/ratio_min"] == pytest.approx(1.0, abs=1e-5)
+    assert row["correction/ratio_max"] == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rloo", "reinforce_pp", "remax", "ppo", "ppo_shared"])
+def test_the_distance_goes_into_the_reward(run_tiny: Run, name: str) -> None:
+    algorithm = settings(name, kl_coefficient=0.5, updates_per_step=1)
+    first, *later = untimed(run_tiny(name, algorithm=algorithm, run={"steps": 3}))[1:]
+    assert first["kl/answer"] == pytest.approx(0.0, abs=1e-4)  # policy and reference are still the same
+    assert all(abs(row["kl/answer"]) > 1e-3 for row in later)
+    assert all(row["loss/kl"] == 0.0 for row in [first, *later])
+
+
+def test_a_controller_steers_the_distance(run_tiny: Run) -> None:
+    """Measured 0 at first, so with target 1 and 16 of 32 answers the error is -0.2: the factor is 1 - 0.2 * 16 / 32."""
+    algorithm = settings("ppo", kl_coefficient=0.5, kl_target=1.0, kl_horizon=32)
+    rows = untimed(run_tiny("steered", algorithm=algorithm, **TWO_STEPS))[1:]
+    assert rows[0]["kl/coefficient"] == 0.5
+    assert rows[1]["kl/coefficient"] == pytest.approx(0.5 * 0.9)
+
+
+PPO = settings("ppo", kl_coefficient=0.5, kl_target=1.0, kl_horizon=32)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"algorithm": PPO},
+        {"algorithm": {**PPO, "staleness": 1, "reference": "ema"}},
+        {"algorithm": settings("ppo_shared"), "critic": {"sharing": "full", "lr": 3e-2}},
+        {"algorithm": settings("remax", kl_coefficient=0.1, reference="ema", reference_decay=0.5, staleness=1)},
+    ],
+    ids=["ppo", "stale", "shared", "remax"],
+)
+def test_resumed_equals_uninterrupted(run_tiny: Run, sections: dict[str, Any]) -> None:
+    whole = run_tiny("whole", **sections)
+    run_tiny("parts", run={"steps": 2}, **sections)
+    parts = run_tiny("parts", resume=True, **sections)
+    assert_same(whole, parts, 4)
+    for file in sorted(path.relative_to(whole.checkpoint(4)) for path in whole.checkpoint(4).rglob("*.safetensors")):
+        first, second = (load_file(folder.checkpoint(4) / file) for folder in (whole, parts))
+        assert first.keys() == second.keys()
+        assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def test_a_checkpoint_holds_all_that_learns(run_tiny: Run) -> None:
+    folder = run_tiny("all", algorithm={**PPO, "reference": "ema"}, run={"steps": 2})
+    found = {path.name for path in folder.checkpoint(2).iterdir()}
+    assert found == {
+        "average.safetensors",
+        "critic",
+        "critic_moments.safetensors",
+        "kl.json",
+        "model",
+        "moments.safetensors",
+        "state.json",
+    }
+
+
+@pytest.mark.multiproc
+def test_processes_equal_inline(run_tiny: Run) -> None:
+    sections: dict[str, Any] = {"algorithm": PPO}
+    inline = run_tiny("inline", run={"steps": 2}, **sections)
+    processes = run_tiny("processes", run={"steps": 2, "home": "processes"}, **sections)
+    assert_same(inline, processes, 2)
+
+
+def test_whitened_over_the_batch_cannot_be_streamed_past(run_tiny: Run) -> None:
+    algorithm = settings("reinforce_pp", rewrites=("stream{producer=gen,firings=4}",), updates_per_step=1)
+    with pytest.raises(InvalidInput, match="stream"):
+        run_tiny("streamed", algorithm=algorithm)
