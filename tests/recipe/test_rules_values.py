@@ -96,6 +96,10 @@ CASES = [
         "algorithm.prompts: prompts 7 is not divisible by updates_per_step 8: 7 = 0 * 8 + 7; "
         "set prompts to 8, or updates_per_step to one of 1, 7",
     ),
+    (
+        ["algorithm.dynamic_sampling.max_rounds=3", "algorithm.normalise=sample"],
+        "algorithm.normalise: sample with algorithm.dynamic_sampling, whose loss is a mean over tokens (DAPO); set it",
+    ),
     (["algorithm.staleness=2", "algorithm.correction=none"], "algorithm.correction: none with staleness 2"),
     (
         ["algorithm.correction=truncated", "algorithm.old_logprob=recorded"],

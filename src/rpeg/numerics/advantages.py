@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["GroupStats", "group_advantages"]
+__all__ = ["GroupStats", "group_advantages", "groups_with_spread"]
 
 # Rewards are weighted sums of a few numbers: equal up to this many units in the last place means equal.
 _ROUNDING_UNITS = 16
@@ -78,6 +78,12 @@ def group_advantages(rewards_N: Tensor, group_size: int, std: bool) -> tuple[Ten
         variance_G1 = centred_GS.square().sum(1, keepdim=True) / (count_G1 - 1).clamp(min=1)
         centred_GS = torch.where(has_spread_G[:, None], centred_GS / variance_G1.sqrt(), 0.0)
     return centred_GS.flatten().float(), _stats(rewards_GS[scorable_GS], rewards_N.numel(), has_spread_G)
+
+
+def groups_with_spread(rewards_N: Tensor, group_size: int) -> Tensor:
+    """Return [G]: whether at least two rewards of a group are scorable and they differ by more than rounding."""
+    rewards_GS = rewards_N.view(-1, group_size).double()
+    return _has_spread(rewards_GS, rewards_GS.isfinite(), torch.finfo(rewards_N.dtype).eps)
 
 
 def _has_spread(rewards_GS: Tensor, scorable_GS: Tensor, epsilon: float) -> Tensor:

@@ -35,12 +35,16 @@ METRICS: Mapping[str, Metric] = {
     "reward/unscorable": Metric("count", "Samples of the step that no reward function could score."),
     "reward/overlong": Metric("", "Mean of what was taken off rewards for answers close to the length limit."),
     "group/zero_spread": Metric("share", "Groups whose samples all had the same reward: nothing to learn."),
+    "dynamic/rounds": Metric("count", "Rounds of sampling that the step took."),
+    "dynamic/kept": Metric("count", "Groups of the step whose rewards differ; the rest only fills it up."),
+    "dynamic/zero_spread": Metric("share", "Groups of all rounds whose rewards were all the same, thrown away or not."),
     "rows/trained": Metric("count", "Samples of the step that the loss learned from."),
     "rows/without_advantage": Metric(
         "count", "Samples of the step that were neither better nor worse than their group."
     ),
     "rows/unscorable": Metric("count", "Samples of the step left out of the loss because they have no reward."),
     "rows/masked": Metric("count", "Samples of the step left out of the loss because they were cut off."),
+    "rows/replaced": Metric("count", "Samples that dynamic sampling left out, for want of spread or of room."),
     "rows/truncated": Metric("count", "Samples of the step that were cut off at the length limit."),
     "rows/reward_errors": Metric("count", "Samples for which a reward function raised or broke its promise."),
     "rows/reward_timeouts": Metric("count", "Samples for which a reward function took too long."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rpeg.algorithms.critic_free import Options
+from rpeg.algorithms.dapo import dapo
 from rpeg.algorithms.grpo import grpo
 from rpeg.graph.contract import Kl, Logprob, Normalise
 from rpeg.graph.graph import Graph
@@ -19,16 +21,17 @@ def build_graph(recipe: Recipe) -> Graph:
         TransformError: when a rewrite does not fit; whoever writes one into a recipe allows what it changes.
     """
     algorithm = recipe.algorithm
-    graph = grpo(
-        algorithm.prompts,
-        algorithm.group_size,
-        algorithm.staleness,
+    sizes = (algorithm.prompts, algorithm.group_size, algorithm.staleness)
+    options = Options(
         updates_per_step=algorithm.updates_per_step,
         kl=Kl.LOSS if algorithm.kl_coefficient else Kl.NONE,
-        normalise=Normalise(algorithm.normalise),
         old_logprob=Logprob(algorithm.old_logprob),
         evaluate_every_steps=recipe.evaluation.every_steps,
     )
+    if algorithm.dynamic_sampling is not None:
+        graph = dapo(*sizes, max_rounds=algorithm.dynamic_sampling.max_rounds, **options)
+    else:
+        graph = grpo(*sizes, normalise=Normalise(algorithm.normalise), **options)
     for text in algorithm.rewrites:
         graph = parse(text).apply(graph, explore=True)
     return graph

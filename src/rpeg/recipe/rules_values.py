@@ -205,6 +205,14 @@ def _updates_divide_prompts(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("algorithm.prompts", what, remedy)
 
 
+@VALUE_RULES.over("algorithm.dynamic_sampling", "algorithm.normalise")
+def _rounds_are_normalised_by_tokens(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm = recipe.algorithm
+    if algorithm.dynamic_sampling is not None and algorithm.normalise != "token":
+        what = f"{algorithm.normalise} with algorithm.dynamic_sampling, whose loss is a mean over tokens (DAPO)"
+        yield Fault("algorithm.normalise", what, "set it to token, or remove algorithm.dynamic_sampling")
+
+
 @VALUE_RULES.over("algorithm.staleness", "algorithm.correction", "algorithm.old_logprob", "algorithm.correction_cap")
 def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm = recipe.algorithm

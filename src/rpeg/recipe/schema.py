@@ -23,11 +23,13 @@ from pydantic import (
     field_validator,
 )
 
+from rpeg.environments.order import MAX_ROUNDS
 from rpeg.recipe.yaml_text import dump_yaml
 
 __all__ = [
     "AlgorithmSection",
     "DataSection",
+    "DynamicSamplingSection",
     "EvaluationSection",
     "ModelSection",
     "OptimizerSection",
@@ -165,6 +167,13 @@ class WarmupSection(Section):
     """Share of demonstrations that write their working, 0 to 1."""
 
 
+class DynamicSamplingSection(Section):
+    """Further prompts in place of groups whose answers all have the same reward (DAPO)."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = Field(examples=[4])
+    """Rounds of sampling in a step at most, the first one included, 1 to 32."""
+
+
 class AlgorithmSection(Section):
     """The learning rule."""
 
@@ -188,6 +197,8 @@ class AlgorithmSection(Section):
     """Loss mean over all tokens of an update, or over each answer and then over answers."""
     kl_coefficient: NonNegativeFloat = 0.0
     """Weight of the penalty for leaving the first model; 0 = no reference model."""
+    dynamic_sampling: DynamicSamplingSection | None = None
+    """Further prompts in place of groups without spread, or null."""
     mask_truncated: bool = False
     """Whether answers cut off at sampling.max_new_tokens are left out of the loss; they count in the baseline."""
     correction: Literal["auto", "none", "truncated"] = Field(default="auto", validate_default=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +19,9 @@ from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
-from rpeg.runtime.prompts import held_out_prompts
+from rpeg.runtime.judge import Judge
+from rpeg.runtime.prompts import PromptSource, held_out_prompts
+from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task, Weights
 
@@ -33,9 +36,12 @@ _SHOWN = 16
 class Generator:
     """A sampler and the weights it may be asked to sample from."""
 
-    def __init__(self, recipe: Recipe, model: Path, version: int, rewards: Scorer) -> None:
-        """Load ``model`` as the weights of ``version``; held-out answers are scored by ``rewards``."""
-        self._recipe, self._rewards = recipe, rewards
+    def __init__(self, recipe: Recipe, model: Path, version: int, rewards: Scorer, judge: Judge | None) -> None:
+        """Load ``model`` as the weights of ``version``.
+
+        Held-out answers are scored by ``rewards``, those of rounds by ``judge``.
+        """
+        self._recipe, self._rewards, self._judge = recipe, rewards, judge
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
         self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id))
@@ -45,6 +51,8 @@ class Generator:
             version: {name: p.detach().clone() for name, p in policy.named_parameters()}
         }
         task = load_task(recipe)
+        has_rounds = recipe.algorithm.dynamic_sampling is not None
+        self._source = PromptSource(recipe, task, self._tokenizer) if has_rounds else None
         count = recipe.evaluation.prompts
         is_evaluated = recipe.evaluation.every_steps > 0
         self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
@@ -76,16 +84,48 @@ class Generator:
         return version
 
     def generate(self, task: Task) -> Outcome:
-        """Sample a group per prompt from the weights the graph names."""
+        """Sample a group per prompt from the weights the graph names, in rounds where it has them."""
         version = self._use(task)
+        if self._recipe.algorithm.dynamic_sampling is not None:
+            return self._generate_in_rounds(task, version)
+        rows = self._sample(task.groups, version)
+        num_tokens = int(rows.ragged("mask").values_S.sum())
+        return Outcome(rows, num_rows=len(rows), num_tokens=num_tokens, version=version)
+
+    def _generate_in_rounds(self, task: Task, version: int) -> Outcome:
+        """Sample and judge until enough groups have spread; the rows are those of the step, with their rewards."""
+        judge, source, settings = self._judge, self._source, self._recipe.algorithm.dynamic_sampling
+        assert judge is not None, "rounds need a judge"
+        assert source is not None, "rounds need prompts"
+        assert settings is not None, "the recipe has no rounds"
+        group = self._recipe.algorithm.group_size
+        found = sample_rounds(
+            lambda number: source.further_rows(task.step, number) if number else task.groups,
+            lambda asked: self._sample(asked, version),
+            lambda asked, drafts: judge.judge(asked.tensor("row").tolist(), drafts),
+            group,
+            settings.max_rounds,
+        )
+        judged = judge.outcome(task, found.verdict, found.samples)
+        assert judged.rows is not None, "judging gives rows"
+        return replace(
+            judged,
+            rows=found.samples.joined(judged.rows),
+            metrics={**judged.metrics, **found.metrics()},
+            notes=(*judged.notes, *([found.note] if found.note else [])),
+            num_rows=found.num_sampled * group,
+            num_tokens=found.num_tokens,
+            version=version,
+        )
+
+    def _sample(self, asked: Rows, version: int) -> Rows:
+        """Answer prompts, a group each."""
         sampling, group = self._recipe.sampling, self._recipe.algorithm.group_size
         params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
-        prompts = [ids.tolist() for ids in task.groups.ragged("tokens").rows()]
-        seeds = [seed + member for seed in task.groups.tensor("seed").tolist() for member in range(group)]
+        prompts = [ids.tolist() for ids in asked.ragged("tokens").rows()]
+        seeds = [seed + member for seed in asked.tensor("seed").tolist() for member in range(group)]
         samples = sorted(self._sampler.generate(prompts, group, params, seeds), key=lambda s: s.index)
-        rows = _rows([prompt for prompt in prompts for _ in range(group)], samples, version)
-        num_tokens = sum(len(sample.ids) for sample in samples)
-        return Outcome(rows, num_rows=len(samples), num_tokens=num_tokens, version=version)
+        return _rows([prompt for prompt in prompts for _ in range(group)], samples, version)
 
     def evaluate(self, task: Task) -> Outcome:
         """Answer the held-out problems greedily; accuracy is the share of right answers."""

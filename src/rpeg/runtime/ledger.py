@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
 
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
@@ -13,6 +16,7 @@ from rpeg.observe.trace import Span
 from rpeg.plan.events import cycle_ratio
 from rpeg.plan.lower import lower
 from rpeg.plan.plan import Plan
+from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome
 
 __all__ = ["Ledger"]
@@ -32,14 +36,23 @@ class _Step:
 class Ledger:
     """Collects spans and outcomes; closes a step with its metrics, counters and samples."""
 
-    def __init__(self, graph: Graph, plan: Plan, counters: Mapping[str, int]) -> None:
-        """Go on from ``counters``; all 0 at the beginning of a run."""
+    def __init__(
+        self, graph: Graph, plan: Plan, counters: Mapping[str, int], ahead: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        """Go on from ``counters``, all 0 at the beginning of a run, and from what `ahead` returned."""
         self._graph, self._plan = graph, plan
         self.counters = {name: counters.get(name, 0) for name in ("steps", "updates", "prompts", "samples", "tokens")}
         self._steps: dict[int, _Step] = defaultdict(_Step)
+        for entry in ahead:
+            self.add(Span.from_row(entry["span"]), _outcome(entry))
         self.costs = MeasuredCosts()
         self._predicted_s: float | None = None
         self._closed_s = time.monotonic()
+
+    def ahead(self) -> list[Mapping[str, Any]]:
+        """Return what is known of steps that are not closed, as plain values for a checkpoint."""
+        firings = [pair for step in self._steps.values() for pair in zip(step.spans, step.outcomes, strict=True)]
+        return [_entry(span, outcome) for span, (_, outcome) in firings]
 
     def add(self, span: Span, outcome: Outcome) -> None:
         """Enter one firing."""
@@ -52,7 +65,9 @@ class Ledger:
         step = self._steps.pop(number)
         now_s = time.monotonic()
         step_s, self._closed_s = now_s - self._closed_s, now_s
-        sampled = [o for kind, o in step.outcomes if kind is StageKind.VERIFY]
+        # Where the generator judges in rounds there is no other verifier, and what it threw away was sampled as well.
+        judging = {kind for kind, _ in step.outcomes} & {StageKind.VERIFY} or {StageKind.GENERATE}
+        sampled = [o for kind, o in step.outcomes if kind in judging]
         trained = [o for kind, o in step.outcomes if kind is StageKind.TRAIN]
         tokens = sum(outcome.num_tokens for outcome in trained)
         self._count(sum(outcome.num_rows for outcome in sampled), tokens)
@@ -88,6 +103,29 @@ class Ledger:
             self._predicted_s = float(period_s)
 
 
+def _entry(span: Span, outcome: Outcome) -> Mapping[str, Any]:
+    rows = outcome.rows.columns if outcome.rows is not None else {}
+    return {
+        "span": span.as_row(),
+        "metrics": dict(outcome.metrics),
+        "records": list(outcome.records),
+        "num_rows": outcome.num_rows,
+        "num_tokens": outcome.num_tokens,
+        "advantages": outcome.rows.tensor("advantage").tolist() if outcome.rows and "advantage" in rows else None,
+    }
+
+
+def _outcome(entry: Mapping[str, Any]) -> Outcome:
+    advantages = entry["advantages"]
+    return Outcome(
+        rows=None if advantages is None else Rows({"advantage": torch.tensor(advantages)}),
+        metrics=entry["metrics"],
+        records=tuple(entry["records"]),
+        num_rows=entry["num_rows"],
+        num_tokens=entry["num_tokens"],
+    )
+
+
 def _merged(parts: list[Mapping[str, float]]) -> dict[str, float]:
     """Return one value per metric: counts add up, maxima stay the largest, the rest is averaged over firings."""
     found: dict[str, list[float]] = defaultdict(list)
@@ -121,6 +159,6 @@ def _samples(step: _Step) -> list[dict[str, object]]:
     samples: list[dict[str, object]] = []
     for kind, outcome in step.outcomes:
         for index, record in enumerate(outcome.records):
-            advantage = flat[index] if kind is StageKind.VERIFY else None
+            advantage = flat[index] if kind in (StageKind.VERIFY, StageKind.GENERATE) else None
             samples.append({**record, "advantage": advantage})
     return samples

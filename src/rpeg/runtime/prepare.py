@@ -26,7 +26,7 @@ from rpeg.recipe.schema import Recipe, ScratchSection
 from rpeg.recipe.sources import load_task, open_rewards
 from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
 from rpeg.runtime.prompts import PromptSource
-from rpeg.runtime.support import unsupported
+from rpeg.runtime.support import loop_faults, unsupported
 from rpeg.runtime.warmup import warm_up
 
 __all__ = ["REFERENCE", "check_inputs", "make_start", "scratch_spec", "tokenizer_of"]
@@ -59,6 +59,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
     graph = attempt(lambda: build(recipe))
     if graph is not None:
         faults.extend(unsupported(graph))
+        faults.extend(loop_faults(graph, recipe))
     if task is not None:
         problems = [task.train(index) for index in range(min(_TRIED, task.size or _TRIED))]
         attempt(lambda: _check_rewards(recipe, problems))

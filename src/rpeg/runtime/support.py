@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.access import Refresh
@@ -11,8 +11,9 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
 from rpeg.plan.plan import Binding, Plan
+from rpeg.recipe.schema import Recipe
 
-__all__ = ["EXECUTED", "check_plan_runs", "unsupported"]
+__all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
 
 EXECUTED = frozenset(
     {
@@ -29,6 +30,10 @@ EXECUTED = frozenset(
 )
 """Kinds of stages that some role of a worker carries out."""
 
+_LOOPS: Mapping[str, tuple[str, Callable[[Recipe], bool]]] = {
+    "round": ("algorithm.dynamic_sampling", lambda recipe: recipe.algorithm.dynamic_sampling is not None),
+}
+"""Loops that a generator carries out, by their index: the key that asks for it, and whether a recipe does."""
 _ONCE = EXECUTED - {StageKind.FORWARD}
 
 
@@ -38,8 +43,9 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
         if stage.kind not in EXECUTED:
             kinds = ", ".join(sorted(EXECUTED))
             yield Fault(stage.name, f"no worker carries out {stage.kind} stages yet", f"these run: {kinds}")
-        if stage.body is not None:
-            yield Fault(stage.name, f"its body, a loop over {stage.body.index}, cannot run yet", "leave it out")
+        if stage.body is not None and graph.firings(stage.name) != 1:
+            text = f"fires {graph.firings(stage.name)} times a step, each a loop over {stage.body.index}"
+            yield Fault(stage.name, text, "only 1 firing of a loop runs yet")
         if stage.kind is StageKind.TRAIN and stage.passes > 1:
             yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
     for kind, count in Counter(stage.kind for stage in graph.stages).items():
@@ -57,6 +63,19 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
     for data in graph.data:
         if data.max_carry:
             yield Fault(data.name, f"carries samples over up to {data.max_carry} steps", "only whole samples run yet")
+
+
+def loop_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
+    """Yield what the loops inside the graph's stages and the recipe say differently."""
+    there = {stage.body.index: stage.name for stage in graph.stages if stage.body is not None}
+    for index, stage in there.items():
+        if index not in _LOOPS:
+            yield Fault(stage, f"its body, a loop over {index}, cannot run yet", f"these run: {', '.join(_LOOPS)}")
+    for index, (key, is_asked_for) in _LOOPS.items():
+        if is_asked_for(recipe) and index not in there:
+            yield Fault(key, f"asks for a loop over {index}, and the graph has none", "take the graph of this recipe")
+        if index in there and not is_asked_for(recipe):
+            yield Fault(there[index], f"loops over {index}, and the recipe has no {key}", "add it to the recipe")
 
 
 def check_plan_runs(plan: Plan, events: EventGraph) -> None:

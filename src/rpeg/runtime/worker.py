@@ -55,10 +55,12 @@ class Worker:
         if spec.kinds & {StageKind.TRAIN, StageKind.UPDATE, StageKind.FORWARD, StageKind.PUSH}:
             self.trainer = Trainer(spec.recipe, spec.contract, spec.model, spec.reference, spec.moments, spec.version)
             self._methods |= self.trainer.methods()
+        judge = None
+        if spec.kinds & _judging_kinds(spec.recipe):
+            judge = Judge(spec.recipe, spec.model, self._rewards)
+            self._methods |= judge.methods()
         if spec.kinds & {StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE}:
-            self._methods |= Generator(spec.recipe, spec.model, spec.version, self._rewards).methods()
-        if spec.kinds & {StageKind.VERIFY, StageKind.ADVANTAGE}:
-            self._methods |= Judge(spec.recipe, spec.model, self._rewards).methods()
+            self._methods |= Generator(spec.recipe, spec.model, spec.version, self._rewards, judge).methods()
 
     def run(self, task: Task) -> tuple[Outcome, float, float]:
         """Do one firing; return its outcome with its start and end on the monotonic clock."""
@@ -75,6 +77,12 @@ class Worker:
     def close(self) -> None:
         """End what was started to help."""
         self._rewards.close()
+
+
+def _judging_kinds(recipe: Recipe) -> frozenset[StageKind]:
+    """Return the kinds of stages that need a judge: with dynamic sampling the generator judges in its rounds."""
+    rounds = {StageKind.GENERATE} if recipe.algorithm.dynamic_sampling else set[StageKind]()
+    return frozenset({StageKind.VERIFY, StageKind.ADVANTAGE, *rounds})
 
 
 def use_threads(threads: int, *, deterministic: bool) -> None:
