@@ -5,6 +5,8 @@ from __future__ import annotations
 from rpeg.algorithms.critic_free import Options
 from rpeg.algorithms.dapo import dapo
 from rpeg.algorithms.grpo import grpo
+from rpeg.algorithms.multi_turn import multi_turn
+from rpeg.environments.catalog import has_tool
 from rpeg.graph.contract import Kl, Logprob, Normalise
 from rpeg.graph.graph import Graph
 from rpeg.recipe.schema import Recipe
@@ -28,7 +30,9 @@ def build_graph(recipe: Recipe) -> Graph:
         old_logprob=Logprob(algorithm.old_logprob),
         evaluate_every_steps=recipe.evaluation.every_steps,
     )
-    if algorithm.dynamic_sampling is not None:
+    if has_tool(recipe.data.task):
+        graph = multi_turn(*sizes, max_turns=recipe.data.max_turns, **options)
+    elif algorithm.dynamic_sampling is not None:
         graph = dapo(*sizes, max_rounds=algorithm.dynamic_sampling.max_rounds, **options)
     else:
         graph = grpo(*sizes, normalise=Normalise(algorithm.normalise), **options)

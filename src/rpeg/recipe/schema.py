@@ -100,11 +100,13 @@ class DataSection(Section):
     """Where problems come from: a named task, or a file."""
 
     task: str | None = None
-    """arithmetic, or reasoning_gym/<dataset>."""
+    """arithmetic, calculator, or reasoning_gym/<dataset>."""
     path: str | None = None
     """A .jsonl or .parquet file, or a folder written by datasets.save_to_disk."""
     task_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the task."""
+    max_turns: PositiveInt = 8
+    """Turns of a conversation at most, for a task with a tool."""
     prompt_column: str = Field(default="prompt", min_length=1)
     """Column with the prompt: text or a list of messages."""
     answer_column: str = Field(default="answer", min_length=1)
@@ -164,7 +166,7 @@ class WarmupSection(Section):
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's weight decay."""
     working_share: _Share = 0.5
-    """Share of demonstrations that write their working, 0 to 1."""
+    """Share of demonstrations that write their working or use the tool, 0 to 1."""
 
 
 class DynamicSamplingSection(Section):
@@ -233,7 +235,7 @@ class SamplingSection(Section):
     temperature: PositiveFloat = 1.0
     """Divides the logits before sampling."""
     max_new_tokens: PositiveInt = Field(examples=[48])
-    """Longest answer, in tokens, its end token included."""
+    """Longest answer, in tokens, its end token and what a tool answered included."""
     slots: PositiveInt | None = None
     """Answers decoded at once; default: all of a step (prompts * group_size)."""
 

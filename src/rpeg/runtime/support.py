@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from rpeg.environments.catalog import has_tool
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.access import Refresh
 from rpeg.graph.graph import Graph
@@ -32,6 +33,7 @@ EXECUTED = frozenset(
 
 _LOOPS: Mapping[str, tuple[str, Callable[[Recipe], bool]]] = {
     "round": ("algorithm.dynamic_sampling", lambda recipe: recipe.algorithm.dynamic_sampling is not None),
+    "turn": ("data.task with a tool", lambda recipe: has_tool(recipe.data.task)),
 }
 """Loops that a generator carries out, by their index: the key that asks for it, and whether a recipe does."""
 _ONCE = EXECUTED - {StageKind.FORWARD}
