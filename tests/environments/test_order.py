@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpeg.environments.order import check_size, rows_of_step, shuffled
+from rpeg.environments.order import MAX_ROUNDS, check_size, further_rows, rows_of_step, shuffled
 from rpeg.errors import DataError
 
 
@@ -34,6 +34,24 @@ def test_order_is_fixed_across_library_versions() -> None:
     draws = np.random.Philox(key=np.array([7, 0], dtype=np.uint64)).random_raw(5)
     assert [int(row) for row in shuffled(5, 7, 0)] == sorted(range(5), key=lambda row: int(draws[row]))
     assert rows_of_step(0, 5, 5, seed=7) == [4, 1, 3, 2, 0]
+
+
+def test_further_rounds_try_every_other_row_once_and_then_none() -> None:
+    # 11 rows, 4 a step: round 0 has 4, rounds 1 and 2 the other 7, round 3 and all later ones nothing.
+    rounds = [rows_of_step(2, 4, 11, 5), *(further_rows(2, number, 4, 11, 5) for number in range(1, 5))]
+    assert [len(rows) for rows in rounds] == [4, 4, 11 - len(set(rounds[0])) - 4, 0, 0]
+    assert sorted(row for rows in rounds for row in set(rows)) == list(range(11))
+    assert further_rows(3, 1, 4, 11, 5) != rounds[1]
+    assert further_rows(2, 1, 4, 11, 5) == rounds[1]
+
+
+def test_further_rounds_of_an_endless_source_are_rows_that_no_step_begins_with() -> None:
+    seen = {row for step in range(50) for row in rows_of_step(step, 4, None, seed=0)}
+    further = [
+        row for step in range(50) for number in range(1, MAX_ROUNDS) for row in further_rows(step, number, 4, None, 0)
+    ]
+    assert len(set(further)) == len(further) == 50 * (MAX_ROUNDS - 1) * 4
+    assert not seen & set(further)
 
 
 def test_too_few_rows_are_refused_before_the_start() -> None:

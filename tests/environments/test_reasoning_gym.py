@@ -91,4 +91,4 @@ def test_catalog() -> None:
     assert not has_demonstrations("reasoning_gym/gcd")
     with pytest.raises(DataError, match=r"there is no task named 'arithmetics'; did you mean arithmetic\?"):
         load_task("arithmetics", {}, seed=0)
-    assert "there is arithmetic, reasoning_gym/<dataset>" in str(task_faults("xyz", {})[0])
+    assert "there is arithmetic, calculator, reasoning_gym/<dataset>" in str(task_faults("xyz", {})[0])

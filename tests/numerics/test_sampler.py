@@ -115,6 +115,28 @@ def test_left_padding_changes_nothing(model):
     assert same(alone, beside[:1])
 
 
+@pytest.mark.parametrize("cut", [1, 3, 7])
+def test_an_answer_that_is_gone_on_with_is_the_same_answer(model, cut):
+    prompts = ragged(6, seed=2)
+    whole = [sampled for sampled in samples(model, prompts) if len(sampled.ids) > cut]
+    assert len(whole) > 2
+    begun = [prompts[sampled.index] + sampled.ids[:cut] for sampled in whole]
+    seeds = [1000 + sampled.index for sampled in whole]
+    rest = sorted(Sampler(model, 2, 0).generate(begun, 1, PARAMS, seeds, [cut] * len(whole)), key=lambda s: s.index)
+    for first, second in zip(whole, rest, strict=True):
+        assert second.ids == first.ids[cut:]
+        assert second.logps == pytest.approx(first.logps[cut:], abs=1e-5)
+
+
+def test_what_is_written_counts_against_the_length_but_not_twice_against_the_positions(model):
+    # 40 positions: a prompt of 28 and 12 new tokens just fit, and still do when 11 of the 12 are there.
+    (sampled,) = samples(model, [ragged(1, 1)[0] * 28], params=SamplingParams(1.0, 12, (END,)), seeds=[3])
+    assert len(sampled.ids) == 12
+    begun = ragged(1, 1)[0] * 28 + sampled.ids[:11]
+    (last,) = Sampler(model, 1, 0).generate([begun], 1, SamplingParams(1.0, 12, (END,)), [3], [11])
+    assert (last.ids, last.finished) == (sampled.ids[11:], False)
+
+
 def test_members_of_a_group_differ_and_seeds_repeat(model):
     first, second = samples(model, [[5, 6]], group=2, seeds=[1, 2])
     assert first.ids != second.ids

@@ -54,7 +54,8 @@ def test_every_fault_of_every_kind_comes_in_one_message_in_the_order_of_the_reci
         "set correction to truncated, or staleness to at most 1",
         "sampling.temperature: 0 is too small (override); give a number above 0 (divides the logits before sampling)",
         'sampling.max_new_tokens: "48" is text, not a whole number (line 15); '
-        "give a whole number of at least 1 (longest answer, in tokens, its end token included)",
+        "give a whole number of at least 1 (longest answer, in tokens, "
+        "its end token and what a tool answered included)",
         "optimizer.learning_rate: there is no such key (line 17); did you mean optimizer.lr?",
         "optimizer.lr: is missing; give a number above 0 (peak learning rate), for example 0.0002",
         "optimizer.betas: the list has 1 entries (line 18); "
@@ -88,7 +89,10 @@ def test_every_fault_of_every_kind_comes_in_one_message_in_the_order_of_the_reci
         ("run.device=gpu", 'run.device: "gpu" is not one of the choices (override); did you mean cpu? the choices'),
         ("data=x", 'data: "x" is text, not a section (override); give a section with the keys task, path'),
         ("data.task_options=3", "data.task_options: 3 is not a section (override); give a section (options of"),
-        ("data.task=7", "data.task: 7 is not text (override); give text, or null (arithmetic, or reasoning_gym/"),
+        (
+            "data.task=7",
+            "data.task: 7 is not text (override); give text, or null (arithmetic, calculator, or reasoning_gym/",
+        ),
         ("optimizer.betas=[0.9, 2]", "optimizer.betas.1: 2 is too large; give a number of at least 0 and below 1"),
         ("optimizer.betas=[1, 2, 3]", "optimizer.betas: a list has too many entries (override); give a list of 2"),
         ("optimizer.betas=0.9", "optimizer.betas: 0.9 is not a list (override); give a list of 2 numbers"),

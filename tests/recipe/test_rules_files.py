@@ -91,7 +91,7 @@ def test_a_file_brings_its_own_rules(faults_of: Faults, with_file: str, tmp_path
         "data.task_options: these are options of a task, and data.task is not given",
         "data.evaluation_fraction: 0.3 has no effect: the held-out rows come from data.evaluation_path",
         "reward.functions.0.function: task means the task's verifier, and data.task is not given",
-        "warmup: a data file has no demonstrations to imitate (arithmetic has)",
+        "warmup: a data file has no demonstrations to imitate (arithmetic and calculator have)",
     ]
     (tmp_path / "recipe.yaml").write_text(with_file)
     assert load_recipe(tmp_path / "recipe.yaml").reward.functions[0].function == "number"

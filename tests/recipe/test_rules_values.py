@@ -11,6 +11,7 @@ from rpeg.recipe.rules import RULES, advice, cross_field_faults
 
 Faults = Callable[..., list[str]]
 
+CALCULATOR = ["data.task=calculator", "model.scratch.characters='0123456789+-=;#.[]?'"]
 CASES = [
     (
         ["model.scratch=null"],
@@ -87,7 +88,7 @@ CASES = [
     ),
     (
         ["data.task=reasoning_gym/gcd", "warmup.steps=3"],
-        "warmup: the task reasoning_gym/gcd has no demonstrations to imitate (arithmetic has); "
+        "warmup: the task reasoning_gym/gcd has no demonstrations to imitate (arithmetic and calculator have); "
         "remove the section; warmup=null on the command line drops it",
     ),
     (["algorithm.group_size=1"], "algorithm.group_size: 1 answer per prompt is its own baseline"),
@@ -95,6 +96,23 @@ CASES = [
         ["algorithm.prompts=7", "algorithm.updates_per_step=8"],
         "algorithm.prompts: prompts 7 is not divisible by updates_per_step 8: 7 = 0 * 8 + 7; "
         "set prompts to 8, or updates_per_step to one of 1, 7",
+    ),
+    (
+        ["algorithm.dynamic_sampling.max_rounds=3", "algorithm.normalise=sample"],
+        "algorithm.normalise: sample with algorithm.dynamic_sampling, whose loss is a mean over tokens (DAPO); set it",
+    ),
+    (
+        ["data.task=calculator"],
+        "model.scratch.characters: '[]?' missing: the task calculator writes '0123456789+-=;#.[]?'; add them",
+    ),
+    (["data.max_turns=3"], "data.max_turns: 3 has no effect: the task has no tool; remove it"),
+    (
+        [*CALCULATOR, "algorithm.dynamic_sampling.max_rounds=2"],
+        "algorithm.dynamic_sampling: is not possible with the tool of calculator: samples are made in rounds or",
+    ),
+    (
+        [*CALCULATOR, "algorithm.normalise=sample"],
+        "algorithm.normalise: sample with the tool of calculator, whose loss is a mean over tokens; set it to token",
     ),
     (["algorithm.staleness=2", "algorithm.correction=none"], "algorithm.correction: none with staleness 2"),
     (
@@ -134,6 +152,9 @@ def test_two_of_what_there_may_be_one(faults_of: Faults) -> None:
         ["algorithm.staleness=5", "algorithm.correction_cap=5.0"],
         ["warmup.steps=3"],
         ["data.chat=never"],
+        [*CALCULATOR, "data.max_turns=3"],
+        ["reward.overlong_buffer_tokens=47", "reward.overlong_penalty=0.5"],
+        ["algorithm.dynamic_sampling.max_rounds=32"],
     ],
 )
 def test_what_is_just_inside_is_accepted(right: str, overrides: list[str]) -> None:

@@ -96,6 +96,14 @@ def test_every_sample_of_a_run_has_its_own_seed() -> None:
     assert len(set(seeds)) == len(seeds) == 50 * 2 * 4
 
 
+def test_samples_of_further_rounds_have_seeds_of_their_own() -> None:
+    source = PromptSource(recipe(), Texts(TEXTS[:2] * 9), TOKENIZER)
+    rounds = [source.rows(7), *(source.further_rows(7, number) for number in range(1, 32))]
+    seeds = [seed + member for rows in rounds for seed in rows.tensor("seed").tolist() for member in range(4)]
+    assert len(set(seeds)) == len(seeds) == 18 * 4
+    assert [len(rows) for rows in rounds[:10]] == [2] * 9 + [0]
+
+
 def test_messages_go_through_the_template_and_plain_text_does_not() -> None:
     tokenizer = character_tokenizer("0123456789ab<>:|usrtem")
     tokenizer.chat_template = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}<a>"

@@ -28,6 +28,13 @@ def samples(folder: RunFolder) -> list[dict[str, Any]]:
     return [sample for sample in found if not sample["held_out"]]
 
 
+def reward_processes() -> list[str]:
+    """Return the command lines of this process's reward processes."""
+    children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children]
+    return [command for command in commands if "reward_process" in command]
+
+
 def own(tmp_path: Path, body: str) -> dict[str, Any]:
     """Return the reward section with a function of this source, ``score``, in one process."""
     path = tmp_path / "own.py"
@@ -39,6 +46,7 @@ def test_rewards_in_processes_give_the_same_run(run_tiny: Run) -> None:
     inside = run_tiny("inside", run={"steps": 2})
     beside = run_tiny("beside", run={"steps": 2}, reward={"functions": [DIGITS], "processes": 2})
     assert_same(inside, beside, 2)
+    assert not reward_processes()
 
 
 def test_a_group_that_hangs_is_counted_named_and_left_out(tmp_path: Path) -> None:

@@ -22,7 +22,15 @@ from rpeg.environments.reasoning_gym import Generator, require_reasoning_gym
 from rpeg.environments.suggest import did_you_mean
 from rpeg.errors import DataError, Fault
 
-__all__ = ["CHARACTERS", "ArithmeticTask", "final_answer", "longest_completion_tokens", "option_faults", "working"]
+__all__ = [
+    "CHARACTERS",
+    "ArithmeticTask",
+    "final_answer",
+    "longest_completion_tokens",
+    "most_terms",
+    "option_faults",
+    "working",
+]
 
 CHARACTERS = "0123456789+-=;#."
 """Every character of the prompts and of the demonstrations."""
@@ -34,14 +42,14 @@ _FINAL = re.compile(r"#([^#.]*)\.")
 _TERM = re.compile(r"([+-]?)(\d+)")
 
 
-def option_faults(options: Mapping[str, object]) -> list[Fault]:
-    """Return everything wrong with the task's options."""
+def option_faults(options: Mapping[str, object], name: str = "arithmetic") -> list[Fault]:
+    """Return everything wrong with the options of the task ``name``."""
     faults: list[Fault] = []
     for option, value in options.items():
         where = f"data.task_options.{option}"
         lowest = _LOWEST.get(option)
         if lowest is None:
-            faults.append(Fault(where, "arithmetic has no such option", did_you_mean(option, _LOWEST)))
+            faults.append(Fault(where, f"{name} has no such option", did_you_mean(option, _LOWEST)))
         elif isinstance(value, bool) or not isinstance(value, int) or value < lowest:
             remedy = f"give a whole number of at least {lowest}"
             faults.append(Fault(where, f"{value!r} is not such a number", remedy))
@@ -96,10 +104,17 @@ def longest_completion_tokens(options: Mapping[str, object]) -> int:
     """Return the length in characters of the longest demonstration, the end token included."""
     ranges = _with_defaults(options)
     largest = "9" * ranges["max_digits"]
-    # Sums that only fall are longest on small numbers (a minus sign in every total), sums that only grow on large ones.
-    falling = "-".join(["0", *[largest] * (ranges["max_terms"] - 1)])
+    # Sums that only fall are longest from a small number with as many digits as there may be (a minus sign in every
+    # total), sums that only grow on large ones.
+    smallest = "1" + "0" * (ranges["max_digits"] - 1)
+    falling = "-".join([smallest, *[largest] * (ranges["max_terms"] - 1)])
     growing = "+".join([largest] * ranges["max_terms"])
     return max(len(_worked(expression)) for expression in (falling, growing)) + _END_TOKENS
+
+
+def most_terms(options: Mapping[str, object]) -> int:
+    """Return the terms of the longest sum."""
+    return _with_defaults(options)["max_terms"]
 
 
 def _worked(expression: str) -> str:
@@ -131,7 +146,7 @@ class ArithmeticTask:
             DataError: reasoning-gym is missing or an option is wrong.
         """
         require_reasoning_gym(self.name)
-        faults = option_faults(options)
+        faults = option_faults(options, self.name)
         if faults:
             raise DataError(self.name, faults)
         size = options.get("size")
@@ -156,13 +171,17 @@ class ArithmeticTask:
             return 0.0
         return float(self._generator.verify(answer, {"answer": problem.answer}) == 1.0)
 
-    def demonstration(self, index: int) -> tuple[str, str] | None:
+    def demonstration(self, index: int) -> tuple[str, ...] | None:
         """Return prompt and completion ``index`` to imitate; a function of the seed and ``index`` alone."""
         problem = self._streams.demonstrated(index)
         draw = random.Random(seed_of("working", self._seed, index)).random()
         if draw < self._working_share:
-            return problem.text, _worked(problem.text.removesuffix("="))
+            return problem.text, *self._worked(problem.text.removesuffix("="))
         return problem.text, f"#{problem.answer}."
+
+    def _worked(self, expression: str) -> tuple[str, ...]:
+        """Return a completion that writes its working; in turns with the environment where there is one."""
+        return (_worked(expression),)
 
     def _problem(self, stream_seed: int, number: int, row_id: str) -> Problem:
         """Return a sum as a compact prompt."""

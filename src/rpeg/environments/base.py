@@ -1,12 +1,12 @@
-"""The protocol of a task: a source of problems that can also score an answer."""
+"""The protocols of a task, a source of problems that can also score an answer, and of one that answers back."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rpeg.environments.problem import Problem
 
-__all__ = ["Task"]
+__all__ = ["Environment", "Episode", "Task"]
 
 
 class Task(Protocol):
@@ -39,6 +39,31 @@ class Task(Protocol):
         """Return how right ``completion`` is, usually 0 to 1, or None when it cannot be scored."""
         ...
 
-    def demonstration(self, index: int) -> tuple[str, str] | None:
-        """Return prompt and completion number ``index`` to imitate, or None when the task has none to show."""
+    def demonstration(self, index: int) -> tuple[str, ...] | None:
+        """Return demonstration ``index``, or None when the task has none to show.
+
+        It is the prompt, then in turn what to write and what the environment answers; what is written comes last.
+        """
+        ...
+
+
+class Episode(Protocol):
+    """One conversation with an environment."""
+
+    def turn(self, said: str) -> str | None:
+        """Return the answer to what the policy has just said, or None when the conversation is over."""
+        ...
+
+
+@runtime_checkable
+class Environment(Task, Protocol):
+    """A task whose problems are worked on in turns: the policy writes, the environment answers."""
+
+    @property
+    def stop(self) -> str:
+        """The text, one token, that ends a turn of the policy and asks for an answer."""
+        ...
+
+    def reset(self, problem: Problem) -> Episode:
+        """Begin a conversation about ``problem``; equal words get equal answers, so a resumed run sees the same."""
         ...

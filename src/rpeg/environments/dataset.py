@@ -55,7 +55,7 @@ class FileTask:
         """Return 1.0 when the number in ``completion`` is the row's answer, else 0.0 (the reward ``number``)."""
         return number_score(problem, completion)
 
-    def demonstration(self, index: int) -> tuple[str, str] | None:
+    def demonstration(self, index: int) -> tuple[str, ...] | None:
         """Return None: a data file has answers, not completions to imitate."""
         return None
 

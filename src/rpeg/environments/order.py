@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from rpeg.errors import DataError, Fault
 
-__all__ = ["check_size", "rows_of_step", "shuffled"]
+__all__ = ["MAX_ROUNDS", "check_size", "further_rows", "rows_of_step", "shuffled"]
+
+MAX_ROUNDS = 32
+"""Rounds of sampling in one step at most."""
+_ROUND_STRIDE = 2**32
+"""Distance of the rounds' rows in an endless source."""
+_FURTHER_EPOCHS = 2**32
+"""Number of the first order of rows that rounds use; a run's own orders never get this far."""
 
 
 def shuffled(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -47,6 +54,21 @@ def rows_of_step(step: int, prompts: int, size: int | None, seed: int) -> list[i
     check_size(size, prompts)
     positions = range(first, first + prompts)
     return [int(_epoch(size, seed, position // size)[position % size]) for position in positions]
+
+
+def further_rows(step: int, number: int, prompts: int, size: int | None, seed: int) -> list[int]:
+    """Return the row numbers of round ``number`` of ``step``, where round 0 are those of `rows_of_step`.
+
+    No round repeats a row of the step. Of a finite source every step has an order of its own for these rounds;
+    they end, with fewer rows than ``prompts`` and then with none, when the step has tried every row there is.
+    """
+    assert 0 < number < MAX_ROUNDS, number
+    first = rows_of_step(step, prompts, size, seed)
+    if size is None:
+        return [row + number * _ROUND_STRIDE for row in first]
+    had = set(first)
+    left = [row for row in shuffled(size, seed, _FURTHER_EPOCHS + step).tolist() if row not in had]
+    return left[(number - 1) * prompts : number * prompts]
 
 
 def check_size(size: int, prompts: int, before: int | None = None) -> None:

@@ -141,7 +141,7 @@ class ReasoningGymTask:
         entry = {"question": problem.text, **problem.columns}
         return self._generator.verify(extract_answer(completion), entry)
 
-    def demonstration(self, index: int) -> tuple[str, str] | None:
+    def demonstration(self, index: int) -> tuple[str, ...] | None:
         """Return None: reasoning-gym has answers but no worked solutions."""
         return None
 

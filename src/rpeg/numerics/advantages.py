@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["GroupStats", "greedy_advantages", "group_advantages", "leave_one_out_advantages", "plain_advantages"]
+__all__ = [
+    "GroupStats",
+    "greedy_advantages",
+    "group_advantages",
+    "groups_with_spread",
+    "leave_one_out_advantages",
+    "plain_advantages",
+]
 
 # Rewards are weighted sums of a few numbers: equal up to this many units in the last place means equal.
 _ROUNDING_UNITS = 16
@@ -74,6 +81,12 @@ def group_advantages(rewards_N: Tensor, group_size: int, std: bool) -> tuple[Ten
         variance_G1 = centred_GS.square().sum(1, keepdim=True) / (count_G1 - 1).clamp(min=1)
         centred_GS = torch.where(has_spread_G[:, None], centred_GS / variance_G1.sqrt(), 0.0)
     return centred_GS.flatten().float(), _stats(rewards_GS[scorable_GS], rewards_N.numel(), has_spread_G)
+
+
+def groups_with_spread(rewards_N: Tensor, group_size: int) -> Tensor:
+    """Return [G]: whether at least two rewards of a group are scorable and they differ by more than rounding."""
+    rewards_GS = rewards_N.view(-1, group_size).double()
+    return _has_spread(rewards_GS, rewards_GS.isfinite(), torch.finfo(rewards_N.dtype).eps)
 
 
 def leave_one_out_advantages(rewards_N: Tensor, group_size: int) -> tuple[Tensor, GroupStats]:

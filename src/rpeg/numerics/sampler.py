@@ -102,18 +102,30 @@ class Sampler:
         self.version = version
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], group: int, params: SamplingParams, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        params: SamplingParams,
+        seeds: Sequence[int],
+        written: Sequence[int] | None = None,
     ) -> Iterator[Sampled]:
         """Return samples as they end: ``group`` of each prompt, the one of index ``i`` drawn with ``seeds[i]``.
+
+        An answer is gone on with by giving what there is of it as the end of its prompt, and in ``written`` how many
+        tokens that is: they count against ``max_new_tokens``, and the draws go on where they would have been.
 
         The model is put into eval mode. Raises `ModelError` at once, before any token, for prompts that the model
         cannot take, and `RunFault` when the model's probabilities are not numbers.
         """
         assert group > 0, group
         assert len(seeds) == len(prompts) * group, (len(seeds), len(prompts), group)
-        _check_prompts(prompts, params, self._decoder)
+        written = written or [0] * len(seeds)
+        assert len(written) == len(seeds), (len(written), len(seeds))
+        assert all(0 <= count < params.max_new_tokens for count in written), written
+        _check_prompts(prompts, params, self._decoder, written[::group])
         self.model.eval()
-        return _samples(_Batch(self._decoder, self.slots, prompts, group, params, seeds)) if prompts else iter(())
+        batch = (self._decoder, self.slots, prompts, group, params, seeds, written)
+        return _samples(_Batch(*batch)) if prompts else iter(())
 
 
 def _samples(batch: _Batch) -> Iterator[Sampled]:
@@ -133,8 +145,10 @@ class _Batch:
         group: int,
         params: SamplingParams,
         seeds: Sequence[int],
+        written: Sequence[int],
     ) -> None:
         self.decoder, self.prompts, self.group, self.params = decoder, prompts, group, params
+        self.written_N = torch.tensor(written, dtype=torch.int64, device=decoder.device)
         self.device = decoder.device
         self.num_slots = min(slots, len(seeds))
         self.longest_prompt = max(map(len, prompts))
@@ -194,8 +208,9 @@ class _Batch:
         self.firsts += [self.clock - len(self.prompts[index // self.group]) for index in indices]
         rows = slice(first_row, len(self.indices))
         self.marks_SM[rows, _FIRST] = torch.tensor(self.firsts[first_row:], device=self.device)
-        self.marks_SM[rows, _ANSWER] = self.clock
-        self.marks_SM[rows, _LAST] = self.clock + self.params.max_new_tokens - 1
+        answers_B = self.clock - self.written_N[start : self.next_index]
+        self.marks_SM[rows, _ANSWER] = answers_B
+        self.marks_SM[rows, _LAST] = answers_B + self.params.max_new_tokens - 1
         self.marks_SM[rows, _STREAM] = self.streams_N[start : self.next_index]
         self._draw(first_row)
         return self._choose(logits_PV.index_select(0, picks_B), first_row)
@@ -301,7 +316,9 @@ class _Batch:
         self.clock, self.drawn_from = self.clock - distance, self.drawn_from - distance
 
 
-def _check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, decoder: Decoder) -> None:
+def _check_prompts(
+    prompts: Sequence[Sequence[int]], params: SamplingParams, decoder: Decoder, written: Sequence[int]
+) -> None:
     """Raise a `ModelError` for prompts that are empty, have unknown ids or leave too little room: one of each kind."""
     faults = []
     if empty := [number for number, prompt in enumerate(prompts) if not prompt]:
@@ -312,9 +329,10 @@ def _check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, dec
         what = f"has token id {foreign[0][1]}, but the model's vocabulary is {decoder.vocabulary}"
         faults.append(Fault(f"prompt {foreign[0][0]}", what, "use the tokenizer that the model was made with"))
     room = math.inf if decoder.max_positions is None else decoder.max_positions - params.max_new_tokens
-    if long := [number for number, prompt in enumerate(prompts) if len(prompt) > room]:
-        longest = max(long, key=lambda number: len(prompts[number]))
-        length, reach = len(prompts[longest]), len(prompts[longest]) + params.max_new_tokens
+    lengths = [len(prompt) - count for prompt, count in zip(prompts, written, strict=True)]
+    if long := [number for number, length in enumerate(lengths) if length > room]:
+        longest = max(long, key=lambda number: lengths[number])
+        length, reach = lengths[longest], lengths[longest] + params.max_new_tokens
         what = f"has {length} tokens, with max_new_tokens {params.max_new_tokens} that is {reach} positions"
         what += f", but the model has {decoder.max_positions} ({len(long)} prompts are too long)"
         faults.append(Fault(f"prompt {longest}", what, "lower sampling.max_new_tokens or data.max_prompt_tokens"))

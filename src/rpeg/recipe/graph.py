@@ -8,6 +8,7 @@ from rpeg.algorithms.catalog import ALGORITHMS
 from rpeg.algorithms.ppo import Trunk
 from rpeg.algorithms.reference import Reference
 from rpeg.algorithms.reward import RewardSource
+from rpeg.environments.catalog import has_tool
 from rpeg.graph.contract import Kl, Logprob, Normalise
 from rpeg.graph.graph import Graph
 from rpeg.recipe.schema import Recipe
@@ -25,10 +26,17 @@ def build_graph(recipe: Recipe) -> Graph:
     """
     algorithm = recipe.algorithm
     sizes = algorithm.prompts, algorithm.group_size, algorithm.staleness
-    graph = ALGORITHMS[algorithm.name](*sizes, **_shared_options(recipe), **_own_options(recipe))
+    graph = ALGORITHMS[_name(recipe)](*sizes, **_shared_options(recipe), **_own_options(recipe))
     for text in algorithm.rewrites:
         graph = parse(text).apply(graph, explore=True)
     return graph
+
+
+def _name(recipe: Recipe) -> str:
+    """Return the name of the graph: loops inside the generator have graphs of their own."""
+    if has_tool(recipe.data.task):
+        return "multi_turn"
+    return "dapo" if recipe.algorithm.dynamic_sampling is not None else recipe.algorithm.name
 
 
 def _shared_options(recipe: Recipe) -> dict[str, Any]:
@@ -53,8 +61,14 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
         "updates_per_step": algorithm.updates_per_step,
         "old_logprob": Logprob(algorithm.old_logprob),
     }
-    if algorithm.name == "grpo":
-        own["normalise"] = Normalise(algorithm.normalise)
-    if algorithm.name == "dapo":
-        own["dynamic_sampling"] = False
+    match _name(recipe):
+        case "grpo":
+            own["normalise"] = Normalise(algorithm.normalise)
+        case "multi_turn":
+            own["max_turns"] = recipe.data.max_turns
+        case "dapo":
+            rounds = algorithm.dynamic_sampling
+            own |= {"dynamic_sampling": False} if rounds is None else {"max_rounds": rounds.max_rounds}
+        case _:
+            pass
     return own

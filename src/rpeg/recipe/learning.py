@@ -19,10 +19,11 @@ from pydantic import (
     field_validator,
 )
 
+from rpeg.environments.order import MAX_ROUNDS
 from rpeg.recipe.defaults import ALGORITHM_DEFAULTS, AlgorithmDefaults
 from rpeg.recipe.section import Section, Share
 
-__all__ = ["AlgorithmSection", "CriticSection"]
+__all__ = ["AlgorithmSection", "CriticSection", "DynamicSamplingSection"]
 
 _CORRECTED = ("truncated", "truncated_sequence", "masked", "decoupled", "rejection")
 """Corrections, which compare the sampler's policy with the one before the step: that one is needed, too."""
@@ -31,6 +32,13 @@ _CORRECTED = ("truncated", "truncated_sequence", "masked", "decoupled", "rejecti
 def _default(name: str) -> Callable[[dict[str, Any]], Any]:
     """Return a factory that looks a value up in the table of algorithms."""
     return lambda given: getattr(ALGORITHM_DEFAULTS[given["name"]], name)
+
+
+class DynamicSamplingSection(Section):
+    """Further prompts in place of groups whose answers all have the same reward (DAPO)."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = Field(examples=[4])
+    """Rounds of sampling in a step at most, the first one included, 1 to 32."""
 
 
 class AlgorithmSection(Section):
@@ -82,6 +90,8 @@ class AlgorithmSection(Section):
     adapter; default: frozen, or none without a coefficient."""
     reference_decay: Annotated[float, Field(gt=0, lt=1)] = 0.99
     """What a moving average keeps of itself in a step."""
+    dynamic_sampling: DynamicSamplingSection | None = None
+    """Further prompts in place of groups without spread, or null; with grpo and dapo."""
     mask_truncated: bool = False
     """Whether answers cut off at sampling.max_new_tokens are left out of the loss; they count in the baseline."""
     correction: Literal["auto", "none", "truncated", "truncated_sequence", "masked", "decoupled", "rejection"] = Field(

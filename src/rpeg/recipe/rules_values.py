@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rpeg.environments import arithmetic
-from rpeg.environments.catalog import has_demonstrations, task_faults
+from rpeg.environments.catalog import (
+    alphabet,
+    has_demonstrations,
+    has_tool,
+    longest_demonstration_tokens,
+    task_faults,
+)
 from rpeg.errors import Fault
 from rpeg.recipe.rule import RuleSet
 from rpeg.recipe.schema import Recipe
@@ -86,11 +91,12 @@ def _alphabet_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
 @VALUE_RULES.over("model.scratch.characters", "data.task")
 def _alphabet_covers_task(recipe: Recipe, _: Path) -> Iterator[Fault]:
     shape = recipe.model.scratch
-    if shape is None or recipe.data.task != arithmetic.ArithmeticTask.name:
+    if shape is None or recipe.data.task is None:
         return
-    missing = [c for c in arithmetic.CHARACTERS if c not in shape.characters]
+    needed = alphabet(recipe.data.task)
+    missing = [c for c in needed if c not in shape.characters]
     if missing:
-        what = f"{''.join(missing)!r} missing: the task arithmetic writes {arithmetic.CHARACTERS!r}"
+        what = f"{''.join(missing)!r} missing: the task {recipe.data.task} writes {needed!r}"
         yield Fault("model.scratch.characters", what, "add them")
 
 
@@ -132,6 +138,26 @@ def _keys_for_other_source(recipe: Recipe, _: Path) -> Iterator[Fault]:
             )
 
 
+@VALUE_RULES.over(
+    "data.task", "data.max_turns", "algorithm.name", "algorithm.dynamic_sampling", "algorithm.normalise", "reward.model"
+)
+def _turns_are_trained(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    data, algorithm = recipe.data, recipe.algorithm
+    if not has_tool(data.task):
+        if data.max_turns != type(data).model_fields["max_turns"].default:
+            yield Fault("data.max_turns", f"{data.max_turns} has no effect: the task has no tool", "remove it")
+        return
+    if algorithm.name != "grpo":
+        what = f"{algorithm.name} with the tool of {data.task}: answers in turns are trained with grpo only"
+        yield Fault("algorithm.name", what, "set it to grpo, or choose a task without a tool")
+    if algorithm.dynamic_sampling is not None:
+        what = f"is not possible with the tool of {data.task}: samples are made in rounds or in turns, not both yet"
+        yield Fault("algorithm.dynamic_sampling", what, "remove it")
+    if algorithm.normalise != "token":
+        what = f"{algorithm.normalise} with the tool of {data.task}, whose loss is a mean over tokens"
+        yield Fault("algorithm.normalise", what, "set it to token")
+
+
 @VALUE_RULES.over("data.evaluation_path", "data.evaluation_fraction")
 def _one_way_to_hold_out(recipe: Recipe, _: Path) -> Iterator[Fault]:
     data = recipe.data
@@ -160,7 +186,7 @@ def _warmup_has_demonstrations(recipe: Recipe, _: Path) -> Iterator[Fault]:
     if recipe.warmup is None or (recipe.data.task is not None and has_demonstrations(recipe.data.task)):
         return
     source = "a data file" if recipe.data.task is None else f"the task {recipe.data.task}"
-    what = f"{source} has no demonstrations to imitate (arithmetic has)"
+    what = f"{source} has no demonstrations to imitate (arithmetic and calculator have)"
     yield Fault("warmup", what, "remove the section; warmup=null on the command line drops it")
 
 
@@ -198,6 +224,22 @@ def _updates_divide_prompts(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("algorithm.prompts", what, remedy)
 
 
+@VALUE_RULES.over("algorithm.dynamic_sampling", "algorithm.name", "algorithm.normalise", "reward.model")
+def _rounds_have_groups(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm = recipe.algorithm
+    if algorithm.dynamic_sampling is None:
+        return
+    if algorithm.name not in ("grpo", "dapo"):
+        what = f"is not possible with {algorithm.name}: groups are judged and replaced while sampling"
+        yield Fault("algorithm.dynamic_sampling", what, "remove it, or set algorithm.name to dapo")
+    if recipe.reward.model is not None:
+        what = "is not possible with reward.model, which scores after sampling"
+        yield Fault("algorithm.dynamic_sampling", what, "remove it, or use reward.functions")
+    if algorithm.normalise != "token" and algorithm.name in ("grpo", "dapo"):
+        what = f"{algorithm.normalise} with algorithm.dynamic_sampling, whose loss is a mean over tokens (DAPO)"
+        yield Fault("algorithm.normalise", what, "set it to token, or remove algorithm.dynamic_sampling")
+
+
 @VALUE_RULES.over("sampling.slots", "algorithm.prompts", "algorithm.group_size", is_advice=True)
 def _slots_are_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
     rows = recipe.algorithm.prompts * recipe.algorithm.group_size
@@ -224,9 +266,9 @@ def _row_fits_micro_batch(recipe: Recipe, _: Path) -> Iterator[Fault]:
 
 @VALUE_RULES.over("warmup", "data.task", "data.task_options", "sampling.max_new_tokens", is_advice=True)
 def _demonstrations_fit(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    if recipe.warmup is None or recipe.data.task != arithmetic.ArithmeticTask.name:
+    if recipe.warmup is None or recipe.data.task is None or not has_demonstrations(recipe.data.task):
         return
-    longest = arithmetic.longest_completion_tokens(recipe.data.task_options)
+    longest = longest_demonstration_tokens(recipe.data.task, recipe.data.task_options)
     if recipe.sampling.max_new_tokens < longest:
         what = f"{recipe.sampling.max_new_tokens} cuts answers like the longest demonstration, {longest} tokens"
         yield Fault("sampling.max_new_tokens", what, f"set it to at least {longest}")

@@ -22,7 +22,7 @@ from pydantic import (
     field_validator,
 )
 
-from rpeg.recipe.learning import AlgorithmSection, CriticSection
+from rpeg.recipe.learning import AlgorithmSection, CriticSection, DynamicSamplingSection
 from rpeg.recipe.section import Betas, Section, Share
 from rpeg.recipe.yaml_text import dump_yaml
 
@@ -31,6 +31,7 @@ __all__ = [
     "AlgorithmSection",
     "CriticSection",
     "DataSection",
+    "DynamicSamplingSection",
     "EvaluationSection",
     "ModelSection",
     "OptimizerSection",
@@ -100,11 +101,13 @@ class DataSection(Section):
     """Where problems come from: a named task, or a file."""
 
     task: str | None = None
-    """arithmetic, or reasoning_gym/<dataset>."""
+    """arithmetic, calculator, or reasoning_gym/<dataset>."""
     path: str | None = None
     """A .jsonl or .parquet file, or a folder written by datasets.save_to_disk."""
     task_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the task."""
+    max_turns: PositiveInt = 8
+    """Turns of a conversation at most, for a task with a tool."""
     prompt_column: str = Field(default="prompt", min_length=1)
     """Column with the prompt: text or a list of messages."""
     answer_column: str = Field(default="answer", min_length=1)
@@ -167,7 +170,7 @@ class WarmupSection(Section):
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's weight decay."""
     working_share: Share = 0.5
-    """Share of demonstrations that write their working, 0 to 1."""
+    """Share of demonstrations that write their working or use the tool, 0 to 1."""
 
 
 class SamplingSection(Section):
@@ -176,7 +179,7 @@ class SamplingSection(Section):
     temperature: PositiveFloat = 1.0
     """Divides the logits before sampling."""
     max_new_tokens: PositiveInt = Field(examples=[48])
-    """Longest answer, in tokens, its end token included."""
+    """Longest answer, in tokens, its end token and what a tool answered included."""
     slots: PositiveInt | None = None
     """Answers decoded at once; default: all of a step (prompts * group_size)."""
 

@@ -4,7 +4,7 @@
         model/                 weights and tokenizer, an ordinary Hugging Face folder
         moments.safetensors    state of the optimizer
         rows.safetensors       rollouts made ahead, texts of their columns in state.json
-        state.json             step, counters, digests, and the size of every file: written last
+        state.json             step, counters, digest, firings done ahead, size of every file: written last
 
 A checkpoint is written beside its final place and moved there by one rename after all of it is on disk. There is no
 state of random number generators: every draw is a function of seed, step and position (`rpeg.numerics.draws`).
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -45,6 +45,8 @@ class State:
     """Digest of the graph."""
     counters: Mapping[str, int]
     """Totals since the run began, under the names of the metrics."""
+    ahead: Sequence[Mapping[str, object]] = ()
+    """What the ledger has of later steps: firings that were done ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def newest(folder: RunFolder, warn: Callable[[str], None]) -> Checkpoint | None:
         faults = list(_incomplete(path))
         if not faults:
             record = cast(dict[str, object], read_json(path / _STATE))
-            known = {name: record[name] for name in ("step", "graph", "counters")}
+            known = {name: record[name] for name in ("step", "graph", "counters", "ahead") if name in record}
             return Checkpoint(path, State(**known))  # pyright: ignore[reportArgumentType]
         warn(f"checkpoint {path.name} is incomplete and is passed over: {faults[0]}")
     return None

@@ -41,7 +41,8 @@ class Judge:
         asked = [problem for index in problems for problem in [self._task.train(index)] * group]
         answers = self._answers(samples)
         settings, limit = self._recipe.reward, self._recipe.sampling.max_new_tokens
-        lengths = [int(mask.sum()) for mask in samples.ragged("mask").rows()]
+        # What the limit counts: everything behind the prompt, also what a tool has said.
+        lengths = [len(mask_T) - int(mask_T.int().argmax()) for mask_T in samples.ragged("mask").rows()]
         penalties = [
             settings.overlong_penalty * overlong_penalty(length, limit, settings.overlong_buffer_tokens)
             for length in lengths
@@ -54,9 +55,7 @@ class Judge:
         if rewards.count(None) == len(rewards):
             raise RunFault(f"no answer of step {task.step + 1} could be scored: {verdict.why_nothing()}")
         shown = range(min(_SHOWN, len(rewards)) if task.firing == 0 else 0)
-        records = tuple(
-            self._record(task.step, samples, i, verdict.problems[i], verdict.answers[i], rewards[i]) for i in shown
-        )
+        records = tuple(self._record(task.step, samples, i, verdict.problems[i], rewards[i]) for i in shown)
         rows = Rows({"reward": verdict.column()})
         return Outcome(
             rows, metrics=verdict.metrics(samples), records=records, notes=verdict.notes(), num_rows=len(rewards)
@@ -73,14 +72,15 @@ class Judge:
         return self._tokenizer.batch_decode([tokens[mask].tolist() for tokens, mask in pairs], skip_special_tokens=True)
 
     def _record(
-        self, step: int, samples: Rows, index: int, problem: Problem, answer: str, reward: float | None
+        self, step: int, samples: Rows, index: int, problem: Problem, reward: float | None
     ) -> dict[str, object]:
         mask_T = samples.ragged("mask").rows()[index]
+        whole_T = samples.ragged("tokens").rows()[index][int(mask_T.int().argmax()) :]
         return {
             "step": step + 1,
             "row_id": problem.row_id,
             "prompt": problem.text,
-            "response": answer,
+            "response": self._tokenizer.decode(whole_T.tolist(), skip_special_tokens=True),
             "answer": problem.answer,
             "reward": reward,
             "version": int(samples.ragged("version").rows()[index][-1]),

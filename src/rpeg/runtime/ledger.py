@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
@@ -32,14 +33,26 @@ class _Step:
 class Ledger:
     """Collects spans and outcomes; closes a step with its metrics, counters and samples."""
 
-    def __init__(self, graph: Graph, plan: Plan, counters: Mapping[str, int]) -> None:
-        """Go on from ``counters``; all 0 at the beginning of a run."""
+    def __init__(
+        self, graph: Graph, plan: Plan, counters: Mapping[str, int], ahead: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        """Go on from ``counters``, all 0 at the beginning of a run, and from what `ahead` returned."""
         self._graph, self._plan = graph, plan
+        # A generator that judges in rounds has sampled more than is compared in the end.
+        has_rounds = any(stage.body is not None and stage.body.index == "round" for stage in graph.stages)
+        self._counted = StageKind.GENERATE if has_rounds else StageKind.ADVANTAGE
         self.counters = {name: counters.get(name, 0) for name in ("steps", "updates", "prompts", "samples", "tokens")}
         self._steps: dict[int, _Step] = defaultdict(_Step)
+        for entry in ahead:
+            self.add(Span.from_row(entry["span"]), _outcome(entry))
         self.costs = MeasuredCosts()
         self._predicted_s: float | None = None
         self._closed_s = time.monotonic()
+
+    def ahead(self) -> list[Mapping[str, Any]]:
+        """Return what is known of steps that are not closed, as plain values for a checkpoint."""
+        firings = [pair for step in self._steps.values() for pair in zip(step.spans, step.outcomes, strict=True)]
+        return [_entry(span, outcome) for span, (_, outcome) in firings]
 
     def add(self, span: Span, outcome: Outcome) -> None:
         """Enter one firing."""
@@ -52,11 +65,11 @@ class Ledger:
         step = self._steps.pop(number)
         now_s = time.monotonic()
         step_s, self._closed_s = now_s - self._closed_s, now_s
-        compared = [o for stage, o in step.outcomes if stage.kind is StageKind.ADVANTAGE]
+        counted = [o for stage, o in step.outcomes if stage.kind is self._counted]
         # A critic of its own trains on the same tokens, which are counted once.
         trained = [o for stage, o in step.outcomes if stage.kind is StageKind.TRAIN and "logprob" in stage.heads]
         tokens = sum(outcome.num_tokens for outcome in trained)
-        self._count(sum(outcome.num_rows for outcome in compared), tokens)
+        self._count(sum(outcome.num_rows for outcome in counted), tokens)
         metrics: dict[str, object] = {"step": number}
         metrics |= {f"counters/{name}": total for name, total in self.counters.items()}
         metrics |= _merged([outcome.metrics for _, outcome in step.outcomes])
@@ -87,6 +100,27 @@ class Ledger:
         if number.bit_count() == 1 or number % 16 == 0:
             period_s, _ = cycle_ratio(lower(self._graph, self._plan, self.costs))
             self._predicted_s = float(period_s)
+
+
+def _entry(span: Span, outcome: Outcome) -> Mapping[str, Any]:
+    return {
+        "span": span.as_row(),
+        "metrics": dict(outcome.metrics),
+        "records": list(outcome.records),
+        "num_rows": outcome.num_rows,
+        "num_tokens": outcome.num_tokens,
+        "worth": list(outcome.worth),
+    }
+
+
+def _outcome(entry: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        metrics=entry["metrics"],
+        records=tuple(entry["records"]),
+        worth=tuple(float("nan") if value is None else value for value in entry["worth"]),
+        num_rows=entry["num_rows"],
+        num_tokens=entry["num_tokens"],
+    )
 
 
 def _merged(parts: list[Mapping[str, float]]) -> dict[str, float]:

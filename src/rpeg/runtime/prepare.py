@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerFast
 
-from rpeg.environments.base import Task
+from rpeg.environments.base import Environment, Task
 from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import check_reward
 from rpeg.environments.rows import limited
@@ -32,8 +32,9 @@ from rpeg.recipe.graph import build_graph
 from rpeg.recipe.schema import Recipe, ScratchSection
 from rpeg.recipe.sources import load_task, open_rewards
 from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
+from rpeg.runtime.conversation import stop_id
 from rpeg.runtime.prompts import PromptSource
-from rpeg.runtime.support import unsupported
+from rpeg.runtime.support import loop_faults, unsupported
 from rpeg.runtime.warmup import warm_up
 
 __all__ = ["REFERENCE", "check_inputs", "make_start", "scratch_spec", "tokenizer_of"]
@@ -68,6 +69,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
     graph = attempt(lambda: build(recipe))
     if graph is not None:
         faults.extend(unsupported(graph))
+        faults.extend(loop_faults(graph, recipe))
     if task is not None:
         problems = [task.train(index) for index in range(min(_TRIED, task.size or _TRIED))]
         attempt(lambda: _check_rewards(recipe, problems))
@@ -76,6 +78,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
         source = attempt(lambda: PromptSource(recipe, task, tokenizer))
         attempt(lambda: source and source.rows(0))
         attempt(lambda: _check_alphabet(recipe, task, tokenizer))
+        attempt(lambda: isinstance(task, Environment) and stop_id(task, tokenizer))
     if faults or source is None:
         raise InvalidInput(f"recipe {recipe.name}", faults)
     return source

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from rpeg.environments.base import Task
-from rpeg.environments.order import check_size, rows_of_step
+from rpeg.environments.order import check_size, further_rows, rows_of_step
 from rpeg.environments.problem import Problem
 from rpeg.environments.rows import limited
 from rpeg.errors import DataError, Fault
@@ -27,6 +27,8 @@ _STRIDE = 1_000_003
 _MAX_TRIES = 100
 _SEED_BITS = 40
 """Bits left to number the samples of a run; the seed of the run lies above them."""
+_ROUND_BITS = 35
+"""Bits below the number of the round, of which there are at most 32."""
 
 
 def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> list[int]:
@@ -89,12 +91,25 @@ class PromptSource:
         return f"prompt of {length} tokens, data.max_prompt_tokens is {self._limit}"
 
     def _rows(self, step: int) -> Rows:
+        prompts, seed = self._recipe.algorithm.prompts, self._recipe.run.seed
+        return self._at(step, 0, rows_of_step(step, prompts, self._size, seed))
+
+    def further_rows(self, step: int, number: int) -> Rows:
+        """Return the prompts of round ``number`` (from 1); fewer, at last none, when the data has no more."""
+        prompts, seed = self._recipe.algorithm.prompts, self._recipe.run.seed
+        return self._at(step, number, further_rows(step, number, prompts, self._size, seed))
+
+    @property
+    def _size(self) -> int | None:
+        return None if self._kept is None else len(self._kept)
+
+    def _at(self, step: int, number: int, positions: Sequence[int]) -> Rows:
+        """Return the prompts at ``positions`` of the usable rows, with seeds of their own in every step and round."""
         algorithm, kept = self._recipe.algorithm, self._kept
-        size = None if kept is None else len(kept)
-        positions = rows_of_step(step, algorithm.prompts, size, self._recipe.run.seed)
         found = [self._fit(position if kept is None else kept[position]) for position in positions]
         first = (self._recipe.run.seed << _SEED_BITS) + step * algorithm.prompts * algorithm.group_size
-        seeds = [first + i * algorithm.group_size for i in range(algorithm.prompts)]
+        first += number << _ROUND_BITS
+        seeds = [first + i * algorithm.group_size for i in range(len(positions))]
         return Rows(
             {
                 "row": torch.tensor([index for index, _ in found]),

@@ -113,7 +113,8 @@ class Roles:
     @cached_property
     def generator(self) -> Generator:
         """What samples."""
-        return Generator(self._recipe, self._origin.model, self._origin.version, self._rewards)
+        judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
+        return Generator(self._recipe, self._origin.model, self._origin.version, self._rewards, judge)
 
     @cached_property
     def judge(self) -> Judge:

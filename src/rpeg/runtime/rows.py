@@ -95,6 +95,10 @@ class Rows:
         """Return rows ``start`` to ``stop``."""
         return Rows({name: _part(column, start, stop) for name, column in self.columns.items()})
 
+    def groups(self, numbers: Sequence[int], size: int) -> Rows:
+        """Return the groups ``numbers`` (at least one) of ``size`` adjacent rows, in that order."""
+        return Rows.stacked([self.part(number * size, (number + 1) * size) for number in numbers])
+
     @classmethod
     def stacked(cls, parts: Sequence[Rows]) -> Rows:
         """Return the rows of all ``parts``, which have the same columns, one after the other."""

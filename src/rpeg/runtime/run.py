@@ -194,7 +194,8 @@ class _Run:
     def _play(self, home: Home, source: PromptSource, start: Checkpoint | None) -> None:
         """Play from cut to cut and save at each; the last cut is the last step or where Ctrl-C left off."""
         steps = self._recipe.run.steps
-        self._ledger = Ledger(self._graph, self._plan, start.state.counters if start else {})
+        told = (start.state.counters, start.state.ahead) if start else ({}, ())
+        self._ledger = Ledger(self._graph, self._plan, *told)
         store = Store(self._graph, {"prompts": source.rows})
         if start:
             store.restore(start.waiting())
@@ -224,7 +225,7 @@ class _Run:
 
     def _save(self, home: Home, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
-        state = State(self._steps_done, self._graph.digest(), self._ledger.counters)
+        state = State(self._steps_done, self._graph.digest(), self._ledger.counters, self._ledger.ahead())
         keep = self._recipe.run.keep_last
 
         def save_roles(draft: Path) -> None:

@@ -79,9 +79,14 @@ class Store:
             elif not is_state and outcome.rows is not None:
                 parts = self._rows[write.data, step]
                 assert (event.stage, event.firing) not in parts, f"{event.id} of step {step} has fired twice"
-                parts[event.stage, event.firing] = outcome.rows
+                parts[event.stage, event.firing] = self._columns(write.data, outcome.rows)
         for access in self._graph.reads(event.stage):
             self._release(access, step - access.delay)
+
+    def _columns(self, data: str, rows: Rows) -> Rows:
+        """Return what belongs to ``data`` of the rows of a stage that writes several."""
+        names = {column.name for column in self._graph.data_of[data].columns}
+        return Rows({name: column for name, column in rows.columns.items() if name in names})
 
     def _release(self, access: Access, step: int) -> None:
         key = (access.data, step)

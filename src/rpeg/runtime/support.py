@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+from rpeg.environments.catalog import has_tool
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.access import Refresh
 from rpeg.graph.data import Per
@@ -12,8 +13,9 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
 from rpeg.plan.plan import Binding, Plan
+from rpeg.recipe.schema import Recipe
 
-__all__ = ["EXECUTED", "check_plan_runs", "unsupported"]
+__all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
 
 EXECUTED = frozenset(
     {
@@ -30,6 +32,12 @@ EXECUTED = frozenset(
 )
 """Kinds of stages that some role of a worker carries out."""
 
+_LOOPS: Mapping[str, tuple[str, Callable[[Recipe], bool]]] = {
+    "round": ("algorithm.dynamic_sampling", lambda recipe: recipe.algorithm.dynamic_sampling is not None),
+    "turn": ("data.task with a tool", lambda recipe: has_tool(recipe.data.task)),
+}
+"""Loops that a generator carries out, by their index: the key that asks for it, and whether a recipe does."""
+
 
 def unsupported(graph: Graph) -> Iterator[Fault]:
     """Yield everything in ``graph`` that would not be done as it says."""
@@ -37,8 +45,9 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
         if stage.kind not in EXECUTED:
             kinds = ", ".join(sorted(EXECUTED))
             yield Fault(stage.name, f"no worker carries out {stage.kind} stages yet", f"these run: {kinds}")
-        if stage.body is not None:
-            yield Fault(stage.name, f"its body, a loop over {stage.body.index}, cannot run yet", "leave it out")
+        if stage.body is not None and graph.firings(stage.name) != 1:
+            text = f"fires {graph.firings(stage.name)} times a step, each a loop over {stage.body.index}"
+            yield Fault(stage.name, text, "only 1 firing of a loop runs yet")
         if stage.kind is StageKind.TRAIN and stage.passes > 1:
             yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
     yield from _repeated(graph)
@@ -87,6 +96,19 @@ def _apart(graph: Graph, plan: Plan) -> Iterator[Fault]:
         if len(meshes) > 1:
             text = f"{', '.join(stages)} are on {len(meshes)} meshes: {', '.join(sorted(meshes))}"
             yield Fault(str(model), text, "put the stages of a trained model on one mesh")
+
+
+def loop_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
+    """Yield what the loops inside the graph's stages and the recipe say differently."""
+    there = {stage.body.index: stage.name for stage in graph.stages if stage.body is not None}
+    for index, stage in there.items():
+        if index not in _LOOPS:
+            yield Fault(stage, f"its body, a loop over {index}, cannot run yet", f"these run: {', '.join(_LOOPS)}")
+    for index, (key, is_asked_for) in _LOOPS.items():
+        if is_asked_for(recipe) and index not in there:
+            yield Fault(key, f"asks for a loop over {index}, and the graph has none", "take the graph of this recipe")
+        if index in there and not is_asked_for(recipe):
+            yield Fault(there[index], f"loops over {index}, and the recipe has no {key}", "add it to the recipe")
 
 
 def check_plan_runs(graph: Graph, plan: Plan, events: EventGraph) -> None:

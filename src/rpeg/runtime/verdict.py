@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean, pstdev
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from rpeg.environments.rewards import Scores
 from rpeg.runtime.rows import Rows
 
 __all__ = ["Verdict"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,34 @@ class Verdict:
         """Sums of the functions and the penalty, None where no function had a value."""
         pairs = zip(self.scores.totals, self.penalties, strict=True)
         return [None if total is None else total + penalty for total, penalty in pairs]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Verdict]) -> Verdict:
+        """Return several batches of the same functions as one."""
+        each = [part.scores for part in parts]
+        scores = Scores(
+            _chained(scores.totals for scores in each),
+            {name: _chained(scores.values[name] for scores in each) for name in each[0].values},
+            tuple(chain.from_iterable(scores.failures for scores in each)),
+            max(scores.slowest_s for scores in each),
+        )
+        return cls(
+            _chained(part.problems for part in parts),
+            _chained(part.answers for part in parts),
+            scores,
+            _chained(part.penalties for part in parts),
+        )
+
+    def groups(self, numbers: Sequence[int], size: int) -> Verdict:
+        """Return the groups ``numbers`` of ``size`` adjacent samples; failures stay those of the whole batch."""
+        picks = [number * size + member for number in numbers for member in range(size)]
+        values = {name: [column[i] for i in picks] for name, column in self.scores.values.items()}
+        return Verdict(
+            [self.problems[i] for i in picks],
+            [self.answers[i] for i in picks],
+            replace(self.scores, totals=[self.scores.totals[i] for i in picks], values=values),
+            [self.penalties[i] for i in picks],
+        )
 
     def column(self) -> Tensor:
         """Return the rewards as float64, NaN where there is none."""
@@ -63,6 +95,10 @@ class Verdict:
         """Return why no answer at all has a reward."""
         reasons = dict.fromkeys(f"{failure.function}: {failure.reason}" for failure in self.scores.failures)
         return "; ".join(reasons) or "every reward function returned None"
+
+
+def _chained(parts: Iterable[Sequence[_T]]) -> list[_T]:
+    return list(chain.from_iterable(parts))
 
 
 def _named(row_ids: Sequence[str]) -> str:

@@ -57,9 +57,11 @@ def _batch(task: Task, tokenizer: PreTrainedTokenizerFast, first: int, size: int
         if shown is None:
             fault = Fault("warmup", f"{task.name} has no demonstrations to imitate", "set warmup to null")
             raise RecipeError("recipe", [fault])
-        prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in shown)
+        parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in shown]
         assert tokenizer.eos_token_id is not None, "load_tokenizer gives every tokenizer an end token"
-        tokens.append(torch.tensor([*prompt, *answer, tokenizer.eos_token_id]))
-        masks.append(torch.tensor([False] * len(prompt) + [True] * (len(answer) + 1)))
+        parts[-1] = [*parts[-1], tokenizer.eos_token_id]
+        tokens.append(torch.tensor([token for part in parts for token in part]))
+        # The prompt and what an environment answered stand at even places and are not imitated.
+        masks.append(torch.tensor([place % 2 == 1 for place, part in enumerate(parts) for _ in part]))
     pad = torch.nn.utils.rnn.pad_sequence
     return pad(tokens, batch_first=True), pad(masks, batch_first=True)

@@ -284,7 +284,7 @@ def _numbers(record: Record) -> list[str]:
 
 
 def _ledger(record: Record) -> str:
-    """Return the table of where the rows went; the three fates add up to the rows generated."""
+    """Return the table of where the rows went; their fates add up to the rows generated."""
     series = record.series
     generated = series.last("counters/samples")
     truncated = [value for _, value in series.points("length/truncated")]
@@ -292,6 +292,8 @@ def _ledger(record: Record) -> str:
         "rows/trained": ("Trained", "the loss learned from them"),
         "rows/without_advantage": ("Zero spread", "neither better nor worse than their group: nothing to learn"),
         "rows/unscorable": ("Unscorable", "no reward function gave a number"),
+        "rows/masked": ("Masked", "cut off, and left out of the loss as the recipe asks"),
+        "rows/replaced": ("Replaced", "of groups without spread, or without room in a full step"),
     }
     rows = [
         (

@@ -29,6 +29,7 @@ from rpeg.plan.simulate import simulate
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.calibrate import memory
+from rpeg.runtime.origin import Origin
 from rpeg.runtime.prepare import check_inputs, scratch_spec, tokenizer_of
 from rpeg.runtime.run import train
 from rpeg.runtime.store import Store
@@ -78,7 +79,8 @@ class Trial:
                 "name": "trial",
                 "model": {"scratch": {**shape, "max_positions": positions, "characters": _CHARACTERS}},
                 "data": {"path": str(data), "evaluation_fraction": 0.0, "max_prompt_tokens": self.prompt_tokens},
-                "reward": {"functions": [{"function": f"{__name__}:{spread.__name__}"}]},
+                # In the worker: what processes of their own took would not be in the time of its thread.
+                "reward": {"functions": [{"function": f"{__name__}:{spread.__name__}"}], "processes": 0},
                 "algorithm": rule,
                 "sampling": {"max_new_tokens": self.response_tokens},
                 "optimizer": {"lr": 1e-6, "micro_batch_tokens": self.micro_batch_tokens},
@@ -156,8 +158,8 @@ def _worker(recipe: Recipe, graph: Graph, folder: Path) -> Worker:
     assert recipe.model.scratch is not None, "a trial has a model from scratch"
     tokenizer, model = tokenizer_of(recipe), folder / "model"
     save_model(scratch_model(scratch_spec(recipe.model.scratch), tokenizer, recipe.run.seed), tokenizer, model)
-    kinds = frozenset(stage.kind for stage in graph.stages)
-    return Worker(WorkerSpec(recipe, graph.contract, kinds, model, model, None, 0, recipe.run.threads or 1))
+    stages = tuple(stage.name for stage in graph.stages)
+    return Worker(WorkerSpec(recipe, graph, stages, Origin(model, model, None, 0), recipe.run.threads or 1))
 
 
 def run(trial: Trial, steps: int) -> tuple[list[float], list[Span]]:
