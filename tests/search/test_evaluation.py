@@ -36,7 +36,7 @@ def solved() -> tuple[Solved, ...]:
 
 @cache
 def swept() -> tuple[Solved, ...]:
-    return evaluate([replace(TINY, name="T9", columns=TINY.columns[:1], sweep=(0, 1, 2))], ORDER)
+    return evaluate([replace(TINY, name="T9", columns=TINY.columns[:1], sweep=(0, 1))], ORDER)
 
 
 def steps(each: Solved) -> dict[str, float | None]:
@@ -180,12 +180,12 @@ def test_csv_has_every_number() -> None:
 def test_more_staleness_is_never_slower() -> None:
     (each,) = swept()
     for in_flight in (False, True):
-        lines = [each.line(swept_name(staleness, in_flight=in_flight)) for staleness in (0, 1, 2)]
+        lines = [each.line(swept_name(staleness, in_flight=in_flight)) for staleness in (0, 1)]
         found = [line.step_s for line in lines if line is not None and line.step_s is not None]
-        assert len(found) == 3
+        assert len(found) == 2
         assert found == sorted(found, reverse=True)
-        assert [line.staleness <= k for k, line in enumerate(lines) if line is not None] == [True] * 3
-    titles = [sheet.title for sheet in sheets_of(replace(TINY, name="T9", sweep=(0, 1, 2)), swept(), ORDER)]
+        assert [line.staleness <= k for k, line in enumerate(lines) if line is not None] == [True] * 2
+    titles = [sheet.title for sheet in sheets_of(replace(TINY, name="T9", sweep=(0, 1)), swept(), ORDER)]
     assert titles == [
         "T9: seconds per step (staleness)",
         "T9: utilisation: busy share / model FLOPs utilisation / fullest memory",
