@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_files(rpeg: Rpeg, tiny: list[object], folder: Path) -> None:
     ended = rpeg("evaluate", *ONLY, "--markdown", "e.md", "--csv", "e.csv", "--html", "e.html")
     assert ended.status == 0
     assert (folder / "e.md").read_text() == ended.out
-    rows = list(csv.DictReader((folder / "e.csv").open()))
+    rows = list(csv.DictReader(io.StringIO((folder / "e.csv").read_text())))
     assert [row["system"] for row in rows if row["column"] == "GRPO, 2 GPUs"][:3] == [
         "verl",
         "verl-one-step-off",

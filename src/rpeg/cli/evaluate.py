@@ -96,14 +96,14 @@ def _solved(scenarios: Sequence[Scenario], order: Order, workers: int) -> tuple[
 
 
 def _sheets(scenarios: Sequence[Scenario], solved: Sequence[Solved], order: Order) -> list[Sheet]:
-    from rpeg.search.evaluation.claims import claims_sheet
+    from rpeg.search.evaluation.claims import claims_sheet, missed_sheet
     from rpeg.search.evaluation.sheet import sheets_of
 
     found: list[Sheet] = []
     for scenario in scenarios:
         found += sheets_of(scenario, [each for each in solved if each.scenario == scenario.name], order)
-    claims = claims_sheet(solved, order)
-    return [*found, *([claims] if claims is not None else [])]
+    ends = claims_sheet(solved, order), missed_sheet(solved, order)
+    return [*found, *(sheet for sheet in ends if sheet is not None)]
 
 
 def _write_page(path: Path, sheets: Sequence[Sheet]) -> None:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from rpeg.search.evaluation.assumptions import common
 from rpeg.search.evaluation.ladder import ASYNCHRONY, PARALLELISM
 from rpeg.search.evaluation.line import Line
-from rpeg.search.evaluation.sheet import Sheet
+from rpeg.search.evaluation.sheet import Sheet, seconds_text
 from rpeg.search.evaluation.solve import Order, Solved
 
-__all__ = ["CLAIMS", "Claim", "claims_sheet"]
+__all__ = ["CLAIMS", "Claim", "claims_sheet", "missed_sheet"]
+
+_LEAST = 0.005
+"""By so much, as a share of the step, a baseline has to be faster to be named."""
 
 _Measure = Callable[[Line, Line], float]
 """Of this system's line and the other's."""
@@ -58,6 +61,20 @@ def claims_sheet(solved: Sequence[Solved], order: Order) -> Sheet | None:
     rows = [row for claim in CLAIMS for rung in (PARALLELISM, ASYNCHRONY) for row in _row(claim, rung, solved)]
     head = ("the paper says", "with", "columns", "least", "median", "most", "most where", "reached in")
     return Sheet("What the paper reports", tuple(_notes(solved, order)), head, tuple(rows)) if rows else None
+
+
+def missed_sheet(solved: Sequence[Solved], order: Order) -> Sheet | None:
+    """Return the table of columns where a baseline is faster than all freedom: plans that the search has missed."""
+    rows: list[tuple[str, ...]] = []
+    for each in solved:
+        mine = each.line(ASYNCHRONY)
+        for line in each.lines if mine is not None else ():
+            if mine and line.is_baseline and mine.step_s and line.step_s and line.step_s < mine.step_s * (1.0 - _LEAST):
+                where = f"{each.scenario} {each.column.label}"
+                seconds = seconds_text(line.step_s), seconds_text(mine.step_s)
+                rows.append((f"{line.name} (modelled)", where, *seconds, f"{line.step_s / mine.step_s:.2f}x"))
+    head = ("faster than all freedom", "where", "its step s", "this system s", "ratio")
+    return Sheet("Where a baseline is faster", tuple(_notes(solved, order)), head, tuple(rows)) if rows else None
 
 
 def _notes(solved: Sequence[Solved], order: Order) -> Iterator[str]:
