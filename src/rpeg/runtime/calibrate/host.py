@@ -10,7 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -76,9 +76,11 @@ class Calibration:
 
     folder: Path
     files: tuple[str, ...]
+    """Written in it."""
     facts: Mapping[str, str]
     """Of the host, for people."""
-    errors_pct: Mapping[str, float] = field(default_factory=dict[str, float])
+    errors_pct: Mapping[str, float]
+    """Of every part, on what was left out of its fit where something was."""
 
 
 def calibrate(folder: Path, say: _Say, effort: Effort | None = None) -> Calibration:
