@@ -10,7 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -76,9 +76,11 @@ class Calibration:
 
     folder: Path
     files: tuple[str, ...]
+    """Written in it."""
     facts: Mapping[str, str]
     """Of the host, for people."""
-    errors_pct: Mapping[str, float] = field(default_factory=dict[str, float])
+    errors_pct: Mapping[str, float]
+    """Of every part, on what was left out of its fit where something was."""
 
 
 def calibrate(folder: Path, say: _Say, effort: Effort | None = None) -> Calibration:
@@ -201,15 +203,20 @@ def _fired(effort: Effort) -> list[Fired]:
 
 
 def _whole(rl: RlConstants, effort: Effort) -> tuple[RlConstants, RlConstants]:
-    """Return the constants with what whole runs add: in threads of one process, and in processes."""
-    alone = fire(replace(_WHOLE, is_recomputed=True), effort.steps).seconds
-    steps_s, spans = run(_WHOLE, effort.run_steps)
-    step_s = _between_s(steps_s, spans)
-    told = replace(rl, step_s=step_s)
-    crowded = {}
+    """Return the constants with what whole runs add: in threads of one process, and in processes.
+
+    Runs have only the clock on the wall. How much slower than its firings one worker alone is says how much of the
+    machine others take, and is taken off those of several.
+    """
+    trial = replace(_WHOLE, is_recomputed=True)
+    alone = fire(trial, effort.steps).seconds
+    steps_s, spans = run(trial, effort.run_steps)
+    told = replace(rl, step_s=_between_s(steps_s, spans))
+    taken = max(1.0, median(steps_s) / (sum(alone.values()) + told.step_s))
+    crowded: dict[str, RlConstants] = {}
     for home in ("inline", "processes"):
         steps_s, _ = run(replace(_WHOLE, staleness=1, home=home), effort.run_steps)
-        crowded[home] = replace(told, crowding=_crowding(median(steps_s) - step_s, alone))
+        crowded[home] = replace(told, crowding=_crowding(median(steps_s) / taken - told.step_s, alone))
     return crowded["inline"], crowded["processes"]
 
 

@@ -12,6 +12,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,9 +130,14 @@ class Fired:
 def fire(trial: Trial, steps: int) -> Fired:
     """Return what one firing of every stage takes.
 
-    One worker has all roles and fires in the order of the events, in this thread, whose own time counts: what else the
-    machine does is not in it.
+    One worker has all roles and fires in the order of the events, on a thread of its own as in a run, whose own time
+    counts: what else the machine does is not in it.
     """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_fire, trial, steps).result()
+
+
+def _fire(trial: Trial, steps: int) -> Fired:
     seconds: dict[str, list[float]] = defaultdict(list)
     before = memory.settled_bytes() if memory.is_told() else 0
     with written(trial, steps) as (recipe, folder):
