@@ -62,8 +62,7 @@ def curves(args: argparse.Namespace) -> None:
         for way in WAYS:
             name = "ppo" if way == "none" else "ppo_shared"
             rate = f"critic.lr={1e-3 if way in ('none', 'lower') else 1e-2}"  # of layers, or of a head alone
-            weight = [] if way == "none" else ["critic.value_coefficient=0.1"]
-            folder = learn(Path(place, way), model, name, args.steps, f"critic.sharing={way}", rate, *weight)
+            folder = learn(Path(place, way), model, name, args.steps, f"critic.sharing={way}", rate)
             series = read_series(folder.metrics)
             rewards = [f"{value:.2f}" for step, value in series.points("reward/mean") if step % 2 == 0 or step == 1]
             explained = series.last("value/explained")

@@ -107,7 +107,7 @@ CASES = [
     ),
     (
         ["algorithm.name=ppo", "critic.value_coefficient=0.1"],
-        "critic.value_coefficient: 0.1 has no effect with sharing none: nothing stands beside the critic's loss; remove",
+        "critic.value_coefficient: 0.1 has no effect with sharing none: nothing stands beside the critic's loss",
     ),
     (
         ["algorithm.name=ppo_shared", "critic.layers=1"],
