@@ -106,6 +106,10 @@ CASES = [
         "critic.path: / has no effect with sharing full: the critic is made of the policy; remove it",
     ),
     (
+        ["algorithm.name=ppo", "critic.value_coefficient=0.1"],
+        "critic.value_coefficient: 0.1 has no effect with sharing none: nothing stands beside the critic's loss",
+    ),
+    (
         ["algorithm.name=ppo_shared", "critic.layers=1"],
         "critic.layers: 1 has no effect with sharing full; remove it, or set sharing to lower",
     ),

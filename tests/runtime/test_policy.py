@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tests.runtime.conftest import tiny_recipe
 
 from rpeg.graph.stage import StageKind
+from rpeg.numerics.chunked_head import chunked_logprobs
 from rpeg.numerics.model import ScratchSpec, save_model, scratch_model
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.recipe.graph import build_graph
@@ -168,6 +169,18 @@ def test_a_push_is_a_copy(model: Path) -> None:
     found.train(task(rows(ADVANTAGES)))
     found.update(task(Rows({}), StageKind.UPDATE, "update"))
     assert all(torch.equal(before[name], pushed[name]) for name in before)
+
+
+def test_chunks_of_logits_give_the_same_gradient(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, chunked = policy(model), policy(model)
+    plain.train(task(rows(ADVANTAGES)))
+    monkeypatch.setattr("rpeg.runtime.passes._LARGE_VOCABULARY", 8)
+    found: list[str] = []
+    made = chunked_logprobs
+    monkeypatch.setattr("rpeg.numerics.scores.chunked_logprobs", lambda *args: (found.append("chunks"), made(*args))[1])
+    chunked.train(task(rows(ADVANTAGES)))
+    assert found
+    torch.testing.assert_close(gradient(chunked), gradient(plain), atol=1e-6, rtol=1e-5)
 
 
 def test_rows_of_which_nothing_is_trained_score_zero(model: Path) -> None:

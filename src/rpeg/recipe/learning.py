@@ -153,7 +153,7 @@ class CriticSection(Section):
     value_clip: PositiveFloat | None = 0.2
     """Most that a value may move in a step and still be learned from, in units of reward; null = any."""
     value_coefficient: PositiveFloat = 0.5
-    """Weight of the critic's loss beside the policy's."""
+    """Weight of the critic's loss beside the policy's, on a trunk that they share."""
     gae_gamma: Share = 1.0
     """Discount of a reward per token that it lies ahead."""
     gae_lambda: Share = 0.95

@@ -192,6 +192,9 @@ def _sharing_fits(name: str, critic: CriticSection, recipe: Recipe) -> Iterator[
     if critic.layers is not None and critic.sharing != "lower":
         what = f"{critic.layers} has no effect with sharing {critic.sharing}"
         yield Fault("critic.layers", what, "remove it, or set sharing to lower")
+    if critic.value_coefficient != type(critic).model_fields["value_coefficient"].default and not is_shared:
+        what = f"{critic.value_coefficient} has no effect with sharing none: nothing stands beside the critic's loss"
+        yield Fault("critic.value_coefficient", what, "remove it, or set critic.lr")
     scratch = recipe.model.scratch
     if critic.layers is not None and scratch is not None and critic.layers >= scratch.layers:
         what = f"{critic.layers} of {scratch.layers} layers: nothing is left above them"

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rpeg.numerics.aggregation import Counts
+from rpeg.numerics.chunked_head import has_plain_head
 from rpeg.numerics.micro_batches import split
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.scores import Scores, response_scores
@@ -21,6 +22,9 @@ from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
 
 __all__ = ["MicroBatch", "Passes", "counts", "num_trained", "scored"]
+
+_LARGE_VOCABULARY = 1 << 13
+"""From here on the logits of a micro-batch are the largest thing in memory, and are made in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Passes:
         self._dtype = dtype(recipe.model.dtype)
         self._temperature = recipe.sampling.temperature
         self._budget_tokens = recipe.optimizer.micro_batch_tokens
+        self._chunked: dict[PreTrainedModel, bool] = {}
 
     def micro_batches(self, rows: Rows, picks: Sequence[int]) -> Iterator[MicroBatch]:
         """Yield the picked rows in micro-batches; those without trained tokens are left out."""
@@ -71,7 +76,15 @@ class Passes:
     def scores(self, model: PreTrainedModel, batch: MicroBatch, head: ValueHead | None = None) -> Scores:
         """Return what one pass says of the trained tokens, at the temperature they were sampled at."""
         with self.autocast():
-            return response_scores(model, batch.tokens_BT, batch.mask_BT, self._temperature, head)
+            chunked = self._makes_chunks(model)
+            return response_scores(model, batch.tokens_BT, batch.mask_BT, self._temperature, head, chunked)
+
+    def _makes_chunks(self, model: PreTrainedModel) -> bool:
+        """Whether the logits of a model are many, and can be made a few at a time; found out once."""
+        if model not in self._chunked:
+            is_large = model.config.get_text_config(decoder=True).vocab_size >= _LARGE_VOCABULARY
+            self._chunked[model] = is_large and has_plain_head(model)
+        return self._chunked[model]
 
     def autocast(self) -> torch.autocast:
         """Return the context in which arithmetic is in the recipe's number format."""
