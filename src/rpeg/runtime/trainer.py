@@ -86,7 +86,9 @@ class Trainer:
         rows = task.samples
         advantages_N = rows.tensor("advantage").nan_to_num(0.0)
         is_scored_N = rows.tensor("advantage").isfinite()
-        is_cut_N = is_scored_N & ~rows.tensor("finished") & self._recipe.algorithm.mask_truncated
+        is_cut_N = torch.zeros_like(is_scored_N)
+        if self._recipe.algorithm.mask_truncated:
+            is_cut_N = is_scored_N & ~rows.tensor("finished")
         is_scored_N &= ~is_cut_N
         settings = self._settings()
         lengths = [int(mask.sum()) for mask in rows.ragged("mask").rows()]
