@@ -202,6 +202,14 @@ def test_resumed_equals_uninterrupted(run_tiny: Run, staleness: int) -> None:
     assert_same(whole, run_tiny("parts", resume=True, **sections), 4)
 
 
+def test_turns_may_stream_into_training(run_tiny: Run) -> None:
+    sections = {**SECTIONS, "run": {"steps": 1}, "evaluation": {"every_steps": 0}}
+    whole = run_tiny("whole", **sections)
+    parts = run_tiny("parts", algorithm={"rewrites": ["stream{producer=gen,firings=2}"]}, **sections)
+    answers = [[sample["response"] for sample in trained(folder)] for folder in (whole, parts)]
+    assert answers[1] == answers[0][: len(answers[1])] != []
+
+
 def test_the_graph_of_a_task_with_a_tool_loops_over_turns() -> None:
     graph = build_graph(tiny_recipe(**SECTIONS))
     (body,) = [stage.body for stage in graph.stages if stage.body is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.runtime.test_run import assert_same, untimed
 from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Failure, Scores
 from rpeg.errors import InvalidInput
+from rpeg.graph.dim import Dim
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.prepare import check_inputs
@@ -172,6 +174,14 @@ def test_the_loss_of_rounds_is_a_mean_over_tokens() -> None:
     graph = build_graph(tiny_recipe(algorithm={"dynamic_sampling": {"max_rounds": 3}}))
     (body,) = [stage.body for stage in graph.stages if stage.body is not None]
     assert str(body.trips) == "min(ceil(1 / keep), 3)"
+
+
+def test_rounds_in_several_firings_are_refused() -> None:
+    recipe = tiny_recipe(algorithm={"dynamic_sampling": {"max_rounds": 3}})
+    graph = build_graph(recipe)
+    stages = tuple(replace(stage, firings=Dim("2")) if stage.name == "gen" else stage for stage in graph.stages)
+    with pytest.raises(InvalidInput, match="gen: fires 2 times a step, each a loop over round; rounds look for groups"):
+        check_inputs(recipe, lambda _: replace(graph, stages=stages))
 
 
 def test_a_graph_and_a_recipe_that_differ_are_refused() -> None:

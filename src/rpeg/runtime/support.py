@@ -32,8 +32,9 @@ EXECUTED = frozenset(
 )
 """Kinds of stages that some role of a worker carries out."""
 
+_ROUND = "round"
 _LOOPS: Mapping[str, tuple[str, Callable[[Recipe], bool]]] = {
-    "round": ("algorithm.dynamic_sampling", lambda recipe: recipe.algorithm.dynamic_sampling is not None),
+    _ROUND: ("algorithm.dynamic_sampling", lambda recipe: recipe.algorithm.dynamic_sampling is not None),
     "turn": ("data.task with a tool", lambda recipe: has_tool(recipe.data.task)),
 }
 """Loops that a generator carries out, by their index: the key that asks for it, and whether a recipe does."""
@@ -45,9 +46,9 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
         if stage.kind not in EXECUTED:
             kinds = ", ".join(sorted(EXECUTED))
             yield Fault(stage.name, f"no worker carries out {stage.kind} stages yet", f"these run: {kinds}")
-        if stage.body is not None and graph.firings(stage.name) != 1:
-            text = f"fires {graph.firings(stage.name)} times a step, each a loop over {stage.body.index}"
-            yield Fault(stage.name, text, "only 1 firing of a loop runs yet")
+        if stage.body is not None and stage.body.index == _ROUND and graph.firings(stage.name) != 1:
+            text = f"fires {graph.firings(stage.name)} times a step, each a loop over {_ROUND}"
+            yield Fault(stage.name, text, "rounds look for groups for the whole step: 1 firing")
         if stage.kind is StageKind.TRAIN and stage.passes > 1:
             yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
     yield from _repeated(graph)
