@@ -184,6 +184,7 @@ class _Search:
         self.posed = pose(structure, market, self._demands)
         self.refused: list[Fault] = []
         self._start: Mapping[str, int] | None = None
+        self._allocations: dict[float, Allocation] = {}
 
     def plans(self) -> list[Found]:
         """Return the plans of the best allocation, unstreamed and streamed as long as that helps."""
@@ -192,11 +193,33 @@ class _Search:
             return []
         found = [best]
         for structure in self._streamed:
-            streamed = self._priced(structure, best.assigned)
+            streamed = self._with_room(structure, best.assigned)
             if streamed is None or streamed.step_s >= found[-1].step_s:
                 break
             found.append(streamed)
         return found
+
+    def _with_room(self, structure: Structure, assigned: tuple[Assigned, ...]) -> Found | None:
+        """Return the plan of a streamed structure as its base is placed, else with more and more of the memory free.
+
+        What streams is under way together, so it may need more room than calls that take turns.
+        """
+        found = self._priced(structure, assigned)
+        for share in _SHARES[1:]:
+            if found is not None:
+                break
+            chosen = self._chosen(share)
+            found = self._priced(structure, _assigned(self.posed, chosen)) if chosen.choice else None
+        return found
+
+    def _chosen(self, share: float) -> Allocation:
+        """Return the best allocation that fills at most a share of the memory."""
+        assert self.posed.problem is not None, "every call has a place"
+        if share not in self._allocations:
+            problem = replace(self.posed.problem, capacity_bytes=self.posed.problem.capacity_bytes * share)
+            self._allocations[share] = allocate(problem, _MAX_STATES, _TOLERANCE, self._start)
+            self._start = self._allocations[share].choice or self._start
+        return self._allocations[share]
 
     def _placed(self) -> Found | None:
         """Return the plan of the best allocation that fits, with more and more of the memory left to chance."""
@@ -205,9 +228,7 @@ class _Search:
             return None
         best: Found | None = None
         for share in _SHARES:
-            problem = replace(self.posed.problem, capacity_bytes=self.posed.problem.capacity_bytes * share)
-            chosen = allocate(problem, _MAX_STATES, _TOLERANCE, self._start)
-            self._start = chosen.choice or self._start
+            chosen = self._chosen(share)
             if not chosen.choice:
                 self._note_full(share)
                 break
