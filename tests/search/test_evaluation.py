@@ -209,6 +209,7 @@ def test_claims_are_counted_by_hand() -> None:
             Column(f"{gpus} GPUs", GRPO, Machine(gpus)),
             (
                 fake(other_s, 0.5, 0.1, "real", is_baseline=True),
+                fake(mine_s, busy, 0.12, "base", is_baseline=False),
                 fake(mine_s, busy, 0.12, ASYNCHRONY, is_baseline=False),
                 refused("verl", PlanError("x", []), is_baseline=True),
             ),

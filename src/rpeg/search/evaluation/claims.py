@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rpeg.search.evaluation.assumptions import common
-from rpeg.search.evaluation.ladder import ASYNCHRONY, PARALLELISM
+from rpeg.search.evaluation.ladder import ASYNCHRONY, PARALLELISM, RUNGS
 from rpeg.search.evaluation.line import Line
 from rpeg.search.evaluation.sheet import Sheet, seconds_text
 from rpeg.search.evaluation.solve import Order, Solved
@@ -57,7 +57,8 @@ CLAIMS = (
 
 
 def claims_sheet(solved: Sequence[Solved], order: Order) -> Sheet | None:
-    """Return the table of claims over all columns where both systems have a plan; None where there are none."""
+    """Return the table of claims over all columns that are climbed from the base; None where there are none."""
+    solved = [each for each in solved if each.line(RUNGS[0].name) is not None]
     rows = [row for claim in CLAIMS for rung in (PARALLELISM, ASYNCHRONY) for row in _row(claim, rung, solved)]
     head = ("the paper says", "with", "columns", "least", "median", "most", "most where", "reached in")
     return Sheet("What the paper reports", tuple(_notes(solved, order)), head, tuple(rows)) if rows else None
