@@ -93,6 +93,16 @@ def test_working_memory_while_a_firing_runs(make: Any) -> None:
     assert found["trn"] == [("c (working)", 20.0, 30.0), ("c (working)", 60.0, 70.0)]
 
 
+def test_a_firing_beside_the_tail_of_the_one_before_has_the_same_room(make: Any) -> None:
+    """``a`` occupies its devices for 10 s of every 10, and each firing has a tail of 15 s."""
+    graph = make.graph({"a": 1, "b": 1}, [make.stream("x", 3)], [make.write("a", "x"), make.read("b", "x")])
+    plan = make.plan(graph, roll=[Slot("a")], trn=[Slot("b")])
+    played = schedule(graph, plan, KnownCosts({"a": Duration(10.0, 15.0)}))
+    found = residents(graph, plan, KnownSizes({}, {"a": 7}), played)["roll"]
+    assert [(each.name, each.num_bytes, each.start_s) for each in found] == [("a (working)", 7, 0.0)]
+    assert peak(found).num_bytes == 7
+
+
 def test_copies_for_other_layouts(make: Any) -> None:
     graph = learning(make)
     plan = laid_out(on_one(make, graph), old=Layout("trn", SPLIT), value=Layout("trn", SPLIT))

@@ -149,8 +149,22 @@ def staging_bytes(sizes: Sizes, shipment: Shipment) -> int:
 
 
 def _firings_of(graph: Graph, played: Schedule, stage: str, servers: int) -> Iterator[tuple[float, float]]:
-    """Yield the times of the firings on one device: of several servers, those that the first one has."""
-    for j in range(num_events(graph, stage)):
-        event = event_id(stage, j)
-        steps = (step for step in played.steps_of(event) if step % servers == 0)
-        yield from ((played.start_of(event, step), played.end_of(event, step)) for step in steps)
+    """Yield when a stage runs on one device: of several servers, what the first one has.
+
+    A firing that begins while the last rows of the one before come out works in the same room, it needs no second one.
+    """
+    times = (
+        (played.start_of(event, step), played.end_of(event, step))
+        for event in (event_id(stage, j) for j in range(num_events(graph, stage)))
+        for step in played.steps_of(event)
+        if step % servers == 0
+    )
+    since_s, until_s = -inf, -inf
+    for start_s, end_s in sorted(times):
+        if start_s >= until_s:
+            if until_s > -inf:
+                yield since_s, until_s
+            since_s = start_s
+        until_s = max(until_s, end_s)
+    if until_s > -inf:
+        yield since_s, until_s

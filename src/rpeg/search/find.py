@@ -19,6 +19,7 @@ from rpeg.hardware.topology import System
 from rpeg.perf.demand import demands
 from rpeg.perf.software import Software, software_for
 from rpeg.perf.workload import Workload
+from rpeg.search.allocation import AllocationProblem
 from rpeg.search.branch import Allocation, allocate
 from rpeg.search.plans import Assigned, Priced, draw_plan, price_plan
 from rpeg.search.prices import Pin
@@ -191,13 +192,30 @@ class _Search:
         best = self._one_by_one(self._placed())
         if best is None:
             return []
-        found = [best]
+        return [best, *self._streams(best.assigned, best.step_s), *self._flowing()]
+
+    def _streams(self, assigned: tuple[Assigned, ...], limit_s: float) -> Iterator[Found]:
+        """Yield the plans of an allocation with ever smaller parts of the rows under way, as long as that helps."""
         for structure in self._streamed:
-            streamed = self._with_room(structure, best.assigned)
-            if streamed is None or streamed.step_s >= found[-1].step_s:
-                break
-            found.append(streamed)
-        return found
+            streamed = self._with_room(structure, assigned)
+            if streamed is None or streamed.step_s >= limit_s:
+                return
+            limit_s = streamed.step_s
+            yield streamed
+
+    def _flowing(self) -> list[Found]:
+        """Return streamed plans of the allocation that is best if all rows flow: calls side by side, each always busy.
+
+        Nobody would place calls like that whose rows do not flow, so the best unstreamed plan may be far from it.
+        """
+        for share in _SHARES if self._streamed else ():
+            assert self.posed.problem is not None, "every call has a place"
+            problem = self._relaxed(self.posed.problem, share)
+            chosen = allocate(problem, _MAX_STATES, _TOLERANCE, self._start)
+            found = list(self._streams(_assigned(self.posed, chosen), np.inf)) if chosen.choice else []
+            if found:
+                return found
+        return []
 
     def _with_room(self, structure: Structure, assigned: tuple[Assigned, ...]) -> Found | None:
         """Return the plan of a streamed structure as its base is placed, else with more and more of the memory free.
@@ -270,9 +288,12 @@ class _Search:
         """Return what no plan of these structures can beat."""
         if self.posed.problem is None:
             return np.inf
+        return allocate(self._relaxed(self.posed.problem), _MAX_STATES, _TOLERANCE, self._start).bound_s
+
+    def _relaxed(self, problem: AllocationProblem, share: float = 1.0) -> AllocationProblem:
+        """Return the problem as if rows flowed in as many parts as any structure has, within a share of the memory."""
         parts = max([self._structure.firings, *(s.firings for s in self._streamed)])
-        relaxed = replace(self.posed.problem, is_relaxed=True, parts=parts)
-        return allocate(relaxed, _MAX_STATES, _TOLERANCE, self._start).bound_s
+        return replace(problem, is_relaxed=True, parts=parts, capacity_bytes=problem.capacity_bytes * share)
 
     def _homeless(self, name: str) -> Fault:
         text = f"fits in no layout on any part of {self._market.system.name}"
