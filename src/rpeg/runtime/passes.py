@@ -21,7 +21,7 @@ from rpeg.numerics.value_head import ValueHead
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
 
-__all__ = ["MicroBatch", "Passes", "counts", "num_trained", "scored"]
+__all__ = ["MicroBatch", "Passes", "counts", "finished", "num_trained", "scored"]
 
 _LARGE_VOCABULARY = 1 << 13
 """From here on the logits of a micro-batch are the largest thing in memory, and are made in chunks."""
@@ -116,6 +116,12 @@ def scored(rows: Rows, name: str) -> list[int]:
     column = rows.columns[name]
     parts = column.rows() if isinstance(column, Ragged) else rows.tensor(name).unsqueeze(1)
     return [pick for pick, part in enumerate(parts) if bool(part.isfinite().all())]
+
+
+def finished(rows: Rows, picks: list[int]) -> list[int]:
+    """Return those of the rows whose answer was not cut off."""
+    flags = rows.tensor("finished").tolist()
+    return [pick for pick in picks if flags[pick]]
 
 
 def counts(rows: Rows, picks: Sequence[int]) -> Counts:

@@ -25,7 +25,7 @@ from rpeg.recipe.schema import AlgorithmSection, Recipe
 from rpeg.runtime.checkpoint import MODEL, MOMENTS
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import MicroBatch, Passes, counts, num_trained, scored
+from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
@@ -109,7 +109,7 @@ class Policy:
         rows = task.samples
         settings = self._settings()
         valid = scored(rows, "advantage")
-        picks = self._kept(rows, valid)
+        picks = finished(rows, valid) if self._recipe.algorithm.mask_truncated else valid
         teaching = self._teaching(rows, picks, settings)
         self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, teaching):
@@ -128,13 +128,6 @@ class Policy:
             **_staleness(task),
         }
         return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=num_trained(rows))
-
-    def _kept(self, rows: Rows, picks: list[int]) -> list[int]:
-        """Return the rows that count: those that were cut off may be left out of the loss."""
-        if not self._recipe.algorithm.mask_truncated:
-            return picks
-        finished = rows.tensor("finished").tolist()
-        return [pick for pick in picks if finished[pick]]
 
     def _teaching(self, rows: Rows, picks: list[int], settings: LossSettings) -> list[int]:
         """Return which of the rows with a score have a gradient.
