@@ -113,8 +113,9 @@ def newest(folder: RunFolder, warn: Callable[[str], None]) -> Checkpoint | None:
         faults = list(_incomplete(path))
         if not faults:
             record = cast(dict[str, object], read_json(path / _STATE))
-            known = {name: record[name] for name in ("step", "graph", "counters", "ahead") if name in record}
-            return Checkpoint(path, State(**known))  # pyright: ignore[reportArgumentType]
+            known = {name: record[name] for name in ("step", "graph", "counters")}
+            ahead = tuple(cast(Sequence[Mapping[str, object]], record.get("ahead", ())))
+            return Checkpoint(path, State(**known, ahead=ahead))  # pyright: ignore[reportArgumentType]
         warn(f"checkpoint {path.name} is incomplete and is passed over: {faults[0]}")
     return None
 

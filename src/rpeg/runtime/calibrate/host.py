@@ -171,6 +171,8 @@ def _range(values: Iterable[int]) -> list[int]:
 
 
 def _measured(effort: Effort, say: _Say) -> _Found:
+    say(f"firings of {len(effort.trials)} small models")
+    fired = _fired(effort)  # first: what large products leave behind would hide what a small model takes
     say("products, copies, attention")
     peaks = measure_peaks(effort.kernel_rounds)
     kernels = fit_kernels(_device(peaks), peaks, effort.kernel_rounds)
@@ -178,8 +180,6 @@ def _measured(effort: Effort, say: _Say) -> _Found:
     cores = os.cpu_count() or 1
     sent = measure_links((2, 4) if cores >= 4 else (2,), effort.link_rounds)
     system = _system(_device(peaks), sent)
-    say(f"firings of {len(effort.trials)} small models")
-    fired = _fired(effort)
     say("whole runs")
     engine = fit_engine(system, kernels_of(system.device, kernels.constants), fired)
     rl, processes = _whole(engine.rl, effort)

@@ -121,10 +121,10 @@ class Fired:
     """Most resident memory above what there was before the model; None where the system does not tell."""
 
     def shorter(self, other: Fired) -> Fired:
-        """Return the shorter firings and the lower peak of two times the same."""
+        """Return the shorter firings of two times the same, and the higher peak: room that was free hides need."""
         seconds = {name: min(found, other.seconds[name]) for name, found in self.seconds.items()}
         peaks = [each.peak_bytes for each in (self, other) if each.peak_bytes is not None]
-        return Fired(self.trial, seconds, min(peaks, default=None))
+        return Fired(self.trial, seconds, max(peaks, default=None))
 
 
 def fire(trial: Trial, steps: int) -> Fired:
