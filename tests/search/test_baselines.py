@@ -142,7 +142,7 @@ def test_a_system_that_may_more_is_never_slower() -> None:
 
 def test_what_does_not_fit_is_an_answer() -> None:
     asked = case(ppo(64), "alps:4", "qwen2.5-32b")
-    with pytest.raises(PlanError, match=r"plans on alps:4: .*fits in no layout on any part|need more than") as refused:
+    with pytest.raises(PlanError, match=r"(?s)plans on alps:4: .*train_actor: fits in no layout") as refused:
         BASELINES["verl"].plan(asked, Bench(asked.market()))
     assert "more devices" in str(refused.value)
 
