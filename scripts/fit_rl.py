@@ -8,8 +8,8 @@ times a constant of the software, and of weights on their way, which have none. 
 pull towards a start that weighs as much as one row that is off by a twentieth per factor of two. Rows that leave
 lengths open have those of the shipped profile ``rl/mathematics``.
 
-The profile ``generic`` is made of those that were fitted on whole steps: of factors the geometric mean, of seconds the
-mean. What that is worth is shown on the rows of a system by the mean of all others.
+The profile ``generic`` is made of those that were fitted on whole steps: of factors the geometric mean, of seconds that
+most of them take the mean. What that is worth is shown on the rows of a system by the mean of all others.
 """
 
 from __future__ import annotations
@@ -221,8 +221,13 @@ def generic(fits: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         values = [each.get(name, each.get("passes", 1.0)) for each in fits.values()]
         found[field] = float(np.exp(np.mean(np.log(values))))
     for field in ("step_s", "forward_row_s", "host_s"):
-        found[field] = float(np.mean([each.get(field, 0.0) for each in fits.values()]))
+        found[field] = _shared([each.get(field, 0.0) for each in fits.values()])
     return found
+
+
+def _shared(seconds: Sequence[float]) -> float:
+    """Return the mean of seconds that most systems take, else 0: what grows with rows or hosts has no end."""
+    return float(np.mean(seconds)) if 2 * sum(each > 0.0 for each in seconds) > len(seconds) else 0.0
 
 
 def report_generic(fits: Mapping[str, Mapping[str, float]], records: Sequence[Record]) -> None:
