@@ -80,24 +80,26 @@ class Advantages:
     def compare(self, task: Task) -> Outcome:
         """Compare every reward with its baseline; unscorable samples get NaN, which the policy leaves out."""
         rewards_N = task.samples.tensor("reward")
+        texts = self._texts(task) if self._contract.kl is Kl.REWARD else None
         match self._contract.baseline:
             case Baseline.VALUE:
-                columns, means_N, stats = self._with_critic(task, rewards_N)
+                columns, means_N, stats = self._with_critic(task, texts or self._texts(task), rewards_N)
             case Baseline.NONE:
-                columns, means_N, stats = self._alone(task, rewards_N)
+                columns, means_N, stats = self._alone(texts or self._texts(task), rewards_N)
             case _:
-                columns, means_N, stats = self._compared(task, rewards_N)
+                columns, means_N, stats = self._compared(task, texts, rewards_N)
         metrics = stats.metrics() | _of_rewards(rewards_N)
         if self._contract.baseline in (Baseline.VALUE, Baseline.NONE):
             del metrics["group/zero_spread"]  # nothing is compared within a group
-        if self._contract.kl is Kl.REWARD:
-            metrics |= self._of_distance(self._texts(task))
+        if texts is not None:
+            metrics |= self._of_distance(texts)
         return Outcome(Rows(columns), metrics=metrics, num_rows=len(rewards_N), worth=tuple(means_N.tolist()))
 
-    def _compared(self, task: Task, rewards_N: Tensor) -> tuple[dict[str, Column], Tensor, GroupStats]:
-        """Compare with other answers to the same prompt."""
+    def _compared(
+        self, task: Task, texts: _Texts | None, rewards_N: Tensor
+    ) -> tuple[dict[str, Column], Tensor, GroupStats]:
+        """Compare with other answers to the same prompt; ``texts`` where the distance goes into the reward."""
         algorithm = self._recipe.algorithm
-        texts = self._texts(task) if self._contract.kl is Kl.REWARD else None
         scorable_N = rewards_N.isfinite()
         match self._contract.baseline:
             case Baseline.GREEDY:
@@ -122,18 +124,19 @@ class Advantages:
         advantages_NT = returns(earned_NT, texts.mask_NT, 1.0)
         return {"advantage": texts.column(advantages_NT, scorable_N)}, texts.means(advantages_NT, scorable_N), stats
 
-    def _alone(self, task: Task, rewards_N: Tensor) -> tuple[dict[str, Column], Tensor, GroupStats]:
+    def _alone(self, texts: _Texts, rewards_N: Tensor) -> tuple[dict[str, Column], Tensor, GroupStats]:
         """Compare with nothing but the rest of the batch."""
-        texts, scorable_N = self._texts(task), rewards_N.isfinite()
+        scorable_N = rewards_N.isfinite()
         earned_NT = token_rewards(rewards_N, texts.mask_NT, texts.kl_NT, texts.coefficient)
         advantages_NT = whiten(returns(earned_NT, texts.mask_NT, 1.0), texts.mask_NT & scorable_N.unsqueeze(1))
         columns: dict[str, Column] = {"advantage": texts.column(advantages_NT, scorable_N)}
         return columns, texts.means(advantages_NT, scorable_N), plain_advantages(rewards_N)[1]
 
-    def _with_critic(self, task: Task, rewards_N: Tensor) -> tuple[dict[str, Column], Tensor, GroupStats]:
+    def _with_critic(
+        self, task: Task, texts: _Texts, rewards_N: Tensor
+    ) -> tuple[dict[str, Column], Tensor, GroupStats]:
         """Compare with what a critic expected."""
-        texts, scorable_N = self._texts(task), rewards_N.isfinite()
-        critic = self._recipe.critic
+        scorable_N, critic = rewards_N.isfinite(), self._recipe.critic
         assert critic is not None, "the graph has values, the recipe has no critic"
         values_NT = _padded(task.samples.ragged("value"))
         earned_NT = token_rewards(rewards_N, texts.mask_NT, texts.kl_NT, texts.coefficient)
