@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from rpeg.numerics.head_input import chosen_head_input, predicting_slots
 
-__all__ = ["response_logprobs", "token_logprobs"]
+__all__ = ["in_slots", "response_logprobs", "token_logprobs"]
 
 # Logits are widened to float32 this many at a time (64 MiB): a copy of all would be the largest buffer of a step.
 _CHUNK_ELEMENTS = 1 << 24
@@ -51,8 +51,13 @@ def response_logprobs(
     with chosen_head_input(model, predicting_slots(mask_BT), runs_head=True):
         logits_NV = model(input_ids=tokens_BT, use_cache=False).logits.flatten(0, 1)
     logps_N, entropies_N = token_logprobs(logits_NV, tokens_BT[mask_BT], temperature)
+    return in_slots(logps_N, mask_BT), in_slots(entropies_N, mask_BT)
+
+
+def in_slots(values_N: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return the values of the trained tokens in their slots [B, T], 0 elsewhere; float32."""
     empty_BT = torch.zeros(mask_BT.shape, dtype=torch.float32, device=mask_BT.device)
-    return empty_BT.masked_scatter(mask_BT, logps_N), empty_BT.masked_scatter(mask_BT, entropies_N)
+    return empty_BT.masked_scatter(mask_BT, values_N)
 
 
 def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rpeg.numerics.chunked_head import chunked_logprobs
 from rpeg.numerics.head_input import chosen_head_input, language_head, predicting_slots
-from rpeg.numerics.logprobs import token_logprobs
+from rpeg.numerics.logprobs import in_slots, token_logprobs
 from rpeg.numerics.value_head import LayerCall, ValueHead
 
 __all__ = ["Scores", "response_scores", "response_values"]
@@ -65,8 +64,8 @@ def response_scores(
         logps_N, entropies_N = chunked_logprobs(states_ND, head.weight, head.bias, targets_N, temperature)
     else:
         logps_N, entropies_N = token_logprobs(logits_NV, targets_N, temperature)
-    values_BT = None if values_N is None else _spread(values_N, mask_BT)
-    return Scores(_spread(logps_N, mask_BT), _spread(entropies_N, mask_BT), values_BT)
+    values_BT = None if values_N is None else in_slots(values_N, mask_BT)
+    return Scores(in_slots(logps_N, mask_BT), in_slots(entropies_N, mask_BT), values_BT)
 
 
 def response_values(model: PreTrainedModel, value_head: ValueHead, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -80,7 +79,7 @@ def response_values(model: PreTrainedModel, value_head: ValueHead, tokens_BT: Te
     """
     _, _, values_N = _forward(model, tokens_BT, mask_BT, value_head, runs_head=False)
     assert values_N is not None, "a value head was given"
-    return _spread(values_N, mask_BT)
+    return in_slots(values_N, mask_BT)
 
 
 def _forward(
@@ -115,9 +114,3 @@ def _recorded_upper_layers(model: PreTrainedModel, value_head: ValueHead | None)
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _spread(values_N: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the values of the trained tokens in their slots, 0 elsewhere."""
-    empty_BT = torch.zeros(mask_BT.shape, dtype=torch.float32, device=mask_BT.device)
-    return empty_BT.masked_scatter(mask_BT, values_N)
