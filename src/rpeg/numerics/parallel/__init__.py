@@ -1,0 +1,1 @@
+"""Models of which every rank of a mesh holds a part."""

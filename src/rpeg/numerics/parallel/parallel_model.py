@@ -1,0 +1,70 @@
+"""The protocol of a model on a mesh: what a role asks of its model, however it is split.
+
+All methods are collective: every rank of the mesh calls them in the same order. Ranks that differ only along ``tp``,
+``cp`` or ``pp`` are given the same rows; ranks along ``dp`` (and ``ep``, which are data parallel ranks for everything
+but experts) different ones, in equally many micro-batches. Gradients are sums over rows; what they are divided by is
+known only at the update.
+
+Shapes: B rows of a micro-batch, T tokens of its longest row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from rpeg.numerics.scores import Scores
+
+__all__ = ["Loss", "Padded", "ParallelModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Rows of a micro-batch, padded on the right."""
+
+    tokens_BT: Tensor
+    """Token ids; int64."""
+    mask_BT: Tensor
+    """True for trained tokens; False in slot 0. A micro-batch without any fills up the number that ranks agree on."""
+
+
+Loss = Callable[[int, Scores], Tensor]
+"""Makes the loss, a sum, of the micro-batch of that number from its scores."""
+
+
+class ParallelModel(Protocol):
+    """A causal language model on a mesh."""
+
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """Return what this rank holds and trains, by the names of the whole model; mostly DTensors."""
+        ...
+
+    def backward(self, batches: Sequence[Padded], loss: Loss) -> None:
+        """Add the gradients of the losses of all micro-batches to those of the parameters.
+
+        Where scores exist on some ranks only, as on the last of a pipeline, ``loss`` is called on these alone.
+        """
+        ...
+
+    def score(self, batches: Sequence[Padded]) -> list[Scores]:
+        """Return the scores of all micro-batches, without gradients, on every rank."""
+        ...
+
+    def sum_gradients(self) -> None:
+        """Make every gradient the sum over all ranks that have seen other rows: called once, before the update."""
+        ...
+
+    def total_norm(self) -> float:
+        """Return the L2 norm of the gradient of the whole model, every parameter counted once."""
+        ...
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the whole model's weights by name, on every rank, each tied weight once."""
+        ...
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over the weights of a whole model."""
+        ...

@@ -1,0 +1,75 @@
+"""Processes that are the ranks of a gloo world: started once, then given one function after the other to call."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_LIMIT_S = 120.0
+"""How long one function may take; ranks that wait for each other for longer are ended."""
+
+
+class Ranks:
+    """A world of some ranks. A function that hangs or fails on one of them ends them all; the next call starts anew."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self._processes: list[tuple[Any, Any]] = []
+
+    def run(self, work: Callable[..., Any], *args: object) -> list[Any]:
+        """Call ``work(*args)``, which must be importable, on every rank; return what each returned."""
+        if not self._processes:
+            self._start()
+        for _, end in self._processes:
+            end.send((work, args))
+        answers = []
+        for rank, (_, end) in enumerate(self._processes):
+            if not end.poll(_LIMIT_S):
+                self.close()
+                raise TimeoutError(f"rank {rank} of {self.world} has not answered for {_LIMIT_S:.0f} s")
+            answers.append(end.recv())
+        if failed := [f"rank {rank}: {value}" for rank, (is_result, value) in enumerate(answers) if not is_result]:
+            self.close()
+            raise AssertionError("\n".join(failed))
+        return [value for _, value in answers]
+
+    def _start(self) -> None:
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed.tensor", "transformers", "rpeg.numerics.model"])
+        folder = tempfile.mkdtemp(prefix="rpeg-ranks-")
+        for rank in range(self.world):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank, self.world, folder), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append((process, ours))
+
+    def close(self) -> None:
+        for process, end in self._processes:
+            end.close()
+            process.kill()
+            process.join()
+        self._processes.clear()
+
+
+def _serve(end: Connection, rank: int, world: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    store = Path(folder) / "store"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    while True:
+        try:
+            work, args = end.recv()
+        except EOFError:
+            return
+        try:
+            end.send((True, work(*args)))
+        except BaseException:
+            end.send((False, traceback.format_exc()))
