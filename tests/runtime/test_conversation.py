@@ -17,7 +17,8 @@ from rpeg.environments.problem import Problem
 from rpeg.errors import DataError
 from rpeg.numerics.logprobs import response_logprobs
 from rpeg.numerics.model import scratch_model
-from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
@@ -62,7 +63,7 @@ class Script:
         self.calls.append(([list(p) for p in prompts], list(seeds), None if written is None else list(written)))
         for index in reversed(range(len(seeds))):
             said = ids(next(self.turns[seeds[index]]))
-            yield Sampled(index, said, [-0.5] * len(said), said[-1] in params.end_ids)
+            yield Sampled(index, said, [-0.5] * len(said), said[-1] in params.end_ids, [0] * len(said))
 
 
 def talk(script: Script, max_new_tokens: int = 40, max_turns: int = 4, group: int = 1, environment: Any = TOOL) -> Any:

@@ -15,7 +15,8 @@ from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Scorer
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import device, dtype
-from rpeg.numerics.sampler import Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.samples import SamplingParams
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
