@@ -155,6 +155,11 @@ class Running:
         """Whether rows are active or waiting."""
         return bool(self.indices) or self.next_index < len(self.streams_N)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether every sample has a slot and one is left."""
+        return self.next_index == len(self.streams_N) and len(self.indices) < self.num_slots
+
     @torch.inference_mode()
     def advance(self) -> list[Sampled]:
         """Fill free slots from the queue, or else decode one more token of every row; return what ended.

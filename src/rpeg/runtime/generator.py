@@ -13,6 +13,8 @@ import torch
 from rpeg.environments.base import Environment
 from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Scorer
+from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import generators
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.sampler import Sampler
@@ -21,11 +23,12 @@ from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
 from rpeg.runtime.conversation import Conversation, converse, turn_metrics
+from rpeg.runtime.flow import Flow, flows, is_refreshed
 from rpeg.runtime.judge import Judge
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
-from rpeg.runtime.task import Outcome, Task, Weights
+from rpeg.runtime.task import Outcome, Progress, Task, Weights
 
 __all__ = ["Generator", "end_ids"]
 
@@ -38,7 +41,9 @@ _SHOWN = 16
 class Generator:
     """A sampler and the weights it may be asked to sample from."""
 
-    def __init__(self, recipe: Recipe, model: Path, version: int, rewards: Scorer, judge: Judge | None) -> None:
+    def __init__(
+        self, recipe: Recipe, graph: Graph, model: Path, version: int, rewards: Scorer, judge: Judge | None
+    ) -> None:
         """Load ``model`` as the weights of ``version``.
 
         Held-out answers are scored by ``rewards``, those of rounds by ``judge``.
@@ -54,16 +59,34 @@ class Generator:
         }
         self._task = task = load_task(recipe)
         self._environment = task if isinstance(task, Environment) else None
+        self._flow = self._open_flow(graph)
         has_rounds = recipe.algorithm.dynamic_sampling is not None
         self._source = PromptSource(recipe, task, self._tokenizer) if has_rounds else None
         count = recipe.evaluation.prompts
         is_evaluated = recipe.evaluation.every_steps > 0
         self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
 
+    def _open_flow(self, graph: Graph) -> Flow | None:
+        """Return what samples go on in from one call to the next, if the graph has it so."""
+        sampling = self._recipe.sampling
+        stage = next((each for each in generators(graph) if flows(graph, each.name)), None)
+        if stage is None:
+            return None
+        self._is_refreshed, self._keeps_cache = is_refreshed(graph, stage.name), "kv_keep" in stage.heads
+        has_queue = self._is_refreshed or graph.batch_rows > self._sampler.slots
+        longest, group = self._recipe.data.max_prompt_tokens, self._recipe.algorithm.group_size
+        params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
+        return Flow(self._sampler, group, params, longest, has_queue=has_queue)
+
     def pull(self, task: Task) -> Outcome:
-        """Take over published weights; as many versions are kept as the graph may still read."""
+        """Take over published weights; as many versions are kept as the graph may still read.
+
+        Samples under way that need not be finished by the old ones go on with them at once.
+        """
         assert task.weights is not None, f"nothing was pushed for step {task.step}"
         self._take(task.weights, task.step + 1)
+        if self._flow is not None and self._is_refreshed:
+            self._install(self._flow, task.weights, task.step + 1)
         return Outcome(version=task.step + 1)
 
     def _take(self, weights: Weights, version: int) -> None:
@@ -82,13 +105,49 @@ class Generator:
 
     def generate(self, task: Task) -> Outcome:
         """Sample a group per prompt from the weights the graph names, in rounds where it has them."""
+        if self._flow is not None:
+            return self._go_on(self._flow, task)
         version = self._use(task)
         if self._recipe.algorithm.dynamic_sampling is not None:
             return self._generate_in_rounds(task, version)
         answers = self._answer(task.groups)
-        rows = _rows(_repeated(task.groups, self._recipe.algorithm.group_size), answers, version)
+        rows = _rows(_repeated(task.groups, self._recipe.algorithm.group_size), answers)
         metrics = {} if self._environment is None else turn_metrics(answers)
         return Outcome(rows, metrics=metrics, num_rows=len(rows), num_tokens=_num_trained(answers), version=version)
+
+    def _go_on(self, flow: Flow, task: Task) -> Outcome:
+        """Begin the groups of a step at its first firing, and hand out as many as a firing has once they are complete.
+
+        Where weights arrive in between, a call ends after some tokens, so that they can be installed.
+        """
+        if not flow.has_begun(task.step):
+            if not self._is_refreshed:
+                flow.go_on_with(self._use(task), keeps_cache=True)
+            flow.add(task.step, task.groups)
+        if self._sampler.version != flow.version:  # an evaluation was given others
+            self._sampler.load(self._weights[flow.version], flow.version)
+        updates, prompts = self._recipe.algorithm.updates_per_step, self._recipe.algorithm.prompts
+        batch = task.firing * updates // task.num_firings  # an optimizer mini-batch trains on prompts of its own
+        places = range(batch * prompts // updates, (batch + 1) * prompts // updates)
+        while (taken := flow.take(task.step, prompts // task.num_firings, places)) is None:
+            flow.advance()
+            if self._is_refreshed:
+                return Outcome(progress=Progress.RELEASED if flow.has_room else Progress.UNDER_WAY)
+        group = self._recipe.algorithm.group_size
+        answers = [Conversation.of(sampled) for sampled in taken.samples]
+        rows = _rows([prompt for prompt in taken.prompts for _ in range(group)], answers)
+        return Outcome(
+            rows,
+            num_rows=len(rows),
+            num_tokens=_num_trained(answers),
+            version=flow.version,
+            places=tuple(taken.places),
+        )
+
+    def _install(self, flow: Flow, weights: Weights, version: int) -> None:
+        """Let samples under way go on with new weights at once."""
+        self._sampler.load(weights, version)
+        flow.go_on_with(version, keeps_cache=self._keeps_cache)
 
     def _generate_in_rounds(self, task: Task, version: int) -> Outcome:
         """Sample and judge until enough groups have spread; the rows are those of the step, with their rewards."""
@@ -99,7 +158,7 @@ class Generator:
         group = self._recipe.algorithm.group_size
         found = sample_rounds(
             lambda number: source.further_rows(task.step, number) if number else task.groups,
-            lambda asked: _rows(_repeated(asked, group), self._answer(asked), version),
+            lambda asked: _rows(_repeated(asked, group), self._answer(asked)),
             lambda asked, drafts: judge.judge(asked.tensor("row").tolist(), drafts, group),
             group,
             settings.max_rounds,
@@ -148,7 +207,7 @@ class Generator:
         prompts = _repeated(task.groups, 1)
         problems = [self._task.train(row) for row in task.groups.tensor("row").tolist()]
         answers = self._converse(prompts, problems.__getitem__, 1, self._greedy, [0] * len(prompts))
-        columns = _rows(prompts, answers, version).only(("tokens", "mask", "version", "finished"))
+        columns = _rows(prompts, answers).only(("tokens", "mask", "version", "finished"))
         return Outcome(columns, num_rows=len(columns), num_tokens=_num_trained(answers), version=version)
 
     def evaluate(self, task: Task) -> Outcome:
@@ -211,7 +270,7 @@ def _repeated(asked: Rows, group: int) -> list[list[int]]:
     return [ids.tolist() for ids in asked.ragged("tokens").rows() for _ in range(group)]
 
 
-def _rows(prompts: list[list[int]], answers: list[Conversation], version: int) -> Rows:
+def _rows(prompts: list[list[int]], answers: list[Conversation]) -> Rows:
     """Prompt and answer as they are trained, with the sampler's side data aligned to the tokens."""
     pairs = list(zip(prompts, answers, strict=True))
     return Rows(
@@ -219,7 +278,7 @@ def _rows(prompts: list[list[int]], answers: list[Conversation], version: int) -
             "tokens": Ragged.of([p + s.ids for p, s in pairs], torch.int64),
             "mask": Ragged.of([[False] * len(p) + s.mask for p, s in pairs], torch.bool),
             "logp": Ragged.of([[0.0] * len(p) + s.logps for p, s in pairs], torch.float32),
-            "version": Ragged.of([[version] * (len(p) + len(s.ids)) for p, s in pairs], torch.int32),
+            "version": Ragged.of([s.versions[:1] * len(p) + s.versions for p, s in pairs], torch.int32),
             "finished": torch.tensor([s.finished for s in answers]),
         }
     )

@@ -114,7 +114,7 @@ class Roles:
     def generator(self) -> Generator:
         """What samples."""
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
-        return Generator(self._recipe, self._origin.model, self._origin.version, self._rewards, judge)
+        return Generator(self._recipe, self._graph, self._origin.model, self._origin.version, self._rewards, judge)
 
     @cached_property
     def judge(self) -> Judge:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
+import torch
+
 from rpeg.graph.access import Access
 from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
 from rpeg.plan.events import Event
 from rpeg.plan.firings import num_events
+from rpeg.runtime.flow import flows
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task, Weights
 
@@ -19,6 +22,8 @@ Provider = Callable[[int], Rows]
 """Gives the rows of EXTERNAL data for a step."""
 
 _EMPTY = Rows({})
+_PLACES = "places"
+"""Kept like the rows of a step: which of its groups each firing of the generator made."""
 
 
 class Store:
@@ -32,6 +37,13 @@ class Store:
         self._weights: dict[tuple[str, int], Weights] = {}
         self._reads: dict[tuple[str, int], int] = defaultdict(int)
         self._num_reads = {d.name: sum(num_events(graph, a.stage) for a in graph.readers(d.name)) for d in graph.data}
+        self._num_reads[_PLACES] = sum(
+            num_events(graph, access.stage)
+            for data in graph.data
+            if data.kind is DataKind.EXTERNAL and data.name in providers
+            for access in graph.readers(data.name)
+            if not flows(graph, access.stage)
+        )
 
     def task(self, event: Event, step: int) -> Task:
         """Return the task of ``event`` for ``step`` with the columns that its accesses name."""
@@ -48,17 +60,28 @@ class Store:
                     groups = groups.joined(rows)
                 else:
                     samples = samples.joined(rows)
-        return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights)
+        firings = num_events(self._graph, stage.name)
+        return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights, firings)
 
     def _read(self, access: Access, event: Event, step: int) -> Rows | None:
         used = num_events(self._graph, event.stage)
         if self._graph.data_of[access.data].kind is DataKind.EXTERNAL:
             is_given = access.data in self._providers and step >= 0
             rows = self._providers[access.data](step) if is_given else None
-            return None if rows is None else rows.only(access.columns).share(event.firing, used)
+            return None if rows is None else self._external(rows.only(access.columns), event, step, used)
         if (access.data, step) not in self._rows:
             return None
         return self._share(access, self._rows[access.data, step], event.firing, used)
+
+    def _external(self, rows: Rows, event: Event, step: int, used: int) -> Rows:
+        """Return the share of a firing: a flow gets all at its first, others what belongs to the samples they get."""
+        if flows(self._graph, event.stage):
+            return rows if event.firing == 0 else rows.part(0, 0)
+        made = [places for _, places in sorted(self._rows.get((_PLACES, step), {}).items())]
+        if not made:
+            return rows.share(event.firing, used)
+        order, size = Rows.stacked(made).tensor("place"), len(rows) // used
+        return rows.groups(order[event.firing * size : (event.firing + 1) * size].tolist(), 1)
 
     def _share(self, access: Access, parts: Mapping[tuple[str, int], Rows], firing: int, used: int) -> Rows:
         """Return the rows of one reader firing out of ``used``, taken from as few producer firings as hold them."""
@@ -72,6 +95,8 @@ class Store:
 
     def finish(self, event: Event, step: int, outcome: Outcome) -> None:
         """Keep what ``event`` made for ``step``, and let go of what it was the last to read."""
+        if outcome.places and self._num_reads[_PLACES]:
+            self._rows[_PLACES, step][event.stage, event.firing] = Rows({"place": torch.tensor(outcome.places)})
         for write in self._graph.writes(event.stage):
             is_state = self._graph.data_of[write.data].kind is DataKind.STATE
             if is_state and outcome.weights is not None:
@@ -89,11 +114,14 @@ class Store:
         return Rows({name: column for name, column in rows.columns.items() if name in names})
 
     def _release(self, access: Access, step: int) -> None:
-        key = (access.data, step)
+        is_outside = self._graph.data_of[access.data].kind is DataKind.EXTERNAL
+        key = (_PLACES if is_outside else access.data, step)
+        if is_outside and flows(self._graph, access.stage):
+            return  # it makes the places
         if key not in self._rows and (access.data, step + 1) not in self._weights:
             return  # lives in a worker, or comes from outside
         self._reads[key] += 1
-        if self._reads[key] == self._num_reads[access.data]:
+        if self._reads[key] == self._num_reads[key[0]]:
             del self._reads[key]
             self._rows.pop(key, None)
             self._weights.pop((access.data, step + 1), None)

@@ -14,6 +14,7 @@ from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
 from rpeg.plan.plan import Binding, Plan
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.flow import flows
 
 __all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
 
@@ -53,10 +54,9 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
             yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
     yield from _repeated(graph)
     for access in graph.accesses:
-        if access.refresh is not Refresh.STEP:
-            yield Fault(
-                access.stage, f"switches weights within a {access.refresh}", "only switches between steps run yet"
-            )
+        if access.refresh is Refresh.REQUEST or (access.refresh is Refresh.TOKEN and not flows(graph, access.stage)):
+            remedy = "that runs per token, for one generator that samples neither in turns nor in rounds"
+            yield Fault(access.stage, f"switches weights within a {access.refresh}", remedy)
         if access.delay and graph.stage_of[access.stage].kind is StageKind.PULL:
             text = f"installs weights {access.delay} steps late, and a checkpoint cannot hold weights in transit yet"
             yield Fault(access.stage, text, "let the generator read older ones instead")
