@@ -14,6 +14,7 @@ Shapes: S slots, B active rows, C columns, V vocabulary, K columns drawn ahead, 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import torch
@@ -45,21 +46,22 @@ class Running:
         version: int,
         slots: int,
         longest_prompt: int,
-        group: int,
+        longest_row: int,
         params: SamplingParams,
         has_queue: bool,
     ) -> None:
         """Hold no samples yet; see `Sampler.begin`."""
-        self.decoder, self.version, self.group, self.params = decoder, version, group, params
+        self.decoder, self.version, self.params = decoder, version, params
         self.device = decoder.device
         self.num_slots, self.longest_prompt = slots, longest_prompt
         self.prompts: list[Sequence[int]] = []
-        self.num_forgotten = 0  # prompts whose samples have all ended; what is numbered below begins behind them
+        self.owners: list[int] = []  # prompt of each sample
+        self.num_forgotten = 0  # samples whose prompts need not be kept; indices in here begin behind them
         self.written_N = torch.zeros(0, dtype=torch.int64, device=self.device)
+        self.rooms_N = torch.zeros(0, dtype=torch.int64, device=self.device)
         self.streams_N = torch.zeros(0, dtype=torch.int64, device=self.device)
-        reach = longest_prompt + params.max_new_tokens
         # With a queue the clock runs past the longest row's reach; the room beyond makes moving back rare.
-        self.num_columns = reach + (reach // 4 if has_queue else 0)
+        self.num_columns = longest_row + (longest_row // 4 if has_queue else 0)
         self.end_ids_E = torch.tensor(params.end_ids, dtype=torch.int64, device=self.device)
         self.tokens_SC = self._zeros(self.num_columns, torch.int64)
         self.logps_SC = self._zeros(self.num_columns, torch.float32)
@@ -75,32 +77,47 @@ class Running:
         self.block: tuple[range, Cache, Tensor] | None = None  # prompts, their keys and values, logits after them
         self._cache: KvCache | None = None  # takes its sizes from the first block
 
-    def add(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], written: Sequence[int] | None = None) -> None:
-        """Put ``group`` samples of each prompt into the queue; indices go on from those of the prompts before.
+    def add(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        seeds: Sequence[int],
+        written: Sequence[int] | None = None,
+        budget: int | None = None,
+    ) -> None:
+        """Put ``group`` samples of each prompt into the queue; indices go on from those of the samples before.
 
-        Arguments and errors are those of `Sampler.generate`.
+        Arguments and errors are those of `Sampler.generate`. With a ``budget`` samples end after so many more tokens.
         """
-        assert len(seeds) == len(prompts) * self.group, (len(seeds), len(prompts), self.group)
+        assert group > 0, group
+        assert len(seeds) == len(prompts) * group, (len(seeds), len(prompts), group)
         written = written or [0] * len(seeds)
         assert len(written) == len(seeds), (len(written), len(seeds))
         assert all(0 <= count < self.params.max_new_tokens for count in written), written
         assert max(map(len, prompts), default=0) <= self.longest_prompt, "a prompt is longer than announced"
-        _check_prompts(prompts, self.params, self.decoder, written[:: self.group])
+        _check_prompts(prompts, self.params, self.decoder, written[::group])
         self._forget()
         if not self.indices:  # all columns are free again
             self.clock = self.longest_prompt
             self.drawn_from = self.clock - _DRAWN_AHEAD  # column of the first uniform: none is drawn
+        self.owners += [len(self.prompts) + number for number in range(len(prompts)) for _ in range(group)]
         self.prompts += prompts
-        self.written_N = torch.cat((self.written_N, self.written_N.new_tensor(written)))
+        written_N = self.written_N.new_tensor(written)
+        self.written_N = torch.cat((self.written_N, written_N))
+        rooms_N = self.params.max_new_tokens - written_N
+        self.rooms_N = torch.cat((self.rooms_N, rooms_N if budget is None else rooms_N.clamp(max=budget)))
         self.streams_N = torch.cat((self.streams_N, seed_streams(seeds, self.device)))
 
     def _forget(self) -> None:
         """Let go of the prompts in front whose samples have all ended."""
-        count = min([*self.indices, self.next_index]) // self.group
-        self.num_forgotten += count
-        del self.prompts[:count]
-        samples = count * self.group
+        oldest = min([*self.indices, self.next_index])
+        count = self.owners[oldest] if oldest < len(self.owners) else len(self.prompts)
+        samples = self.owners.index(count) if count < len(self.prompts) else len(self.owners)
+        self.num_forgotten += samples
+        self.prompts = self.prompts[count:]
+        self.owners = [owner - count for owner in self.owners[samples:]]
         self.written_N, self.streams_N = self.written_N[samples:], self.streams_N[samples:]
+        self.rooms_N = self.rooms_N[samples:]
         self.indices, self.next_index = [index - samples for index in self.indices], self.next_index - samples
         if self.block is not None:
             prompts, cache, logits_PV = self.block
@@ -123,7 +140,7 @@ class Running:
         """Compute the keys and values of all active rows anew, up to the token before the newest."""
         answers, _ = self._answers(list(range(len(self.indices))), self.clock)
         pairs = zip(self.indices, answers, strict=True)
-        so_far = [[*self.prompts[index // self.group], *tokens] for index, tokens in pairs]
+        so_far = [[*self._prompt_of(index), *tokens] for index, tokens in pairs]
         first_row = 0
         while left := so_far[first_row:]:
             count = _num_in_block(list(map(len, left)))
@@ -135,11 +152,10 @@ class Running:
         """End all samples as they are, those in the queue with no token, and return them."""
         begun = self._read(list(range(len(self.indices)))) if self.indices else []
         waiting = range(self.next_index, len(self.streams_N))
-        offset = self.num_forgotten * self.group
         self.next_index = len(self.streams_N)
         self.indices.clear()
         self.firsts.clear()
-        return [*begun, *(Sampled(offset + index, [], [], False, []) for index in waiting)]
+        return [*begun, *(Sampled(self.num_forgotten + index, [], [], False, []) for index in waiting)]
 
     def _zeros(self, num_columns: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(self.num_slots, num_columns, dtype=dtype, device=self.device)
@@ -175,31 +191,30 @@ class Running:
         """Put the next samples of the current block into free slots; return the rows that ended at once."""
         prompts, block, logits_PV = self.block = self._current_block()
         first_row, start = len(self.indices), self.next_index
-        self.next_index = min(start + num_free, prompts.stop * self.group)
+        self.next_index = min(start + num_free, bisect_left(self.owners, prompts.stop))
         indices = range(start, self.next_index)
-        picks_B = torch.tensor([index // self.group - prompts.start for index in indices], device=self.device)
+        picks_B = torch.tensor([self.owners[index] - prompts.start for index in indices], device=self.device)
         if self._cache is None:
             self._cache = KvCache(block, self.num_slots, self.num_columns)
         self.cache.write(block, picks_B, first_row, self.clock)
         self.indices += indices
-        self.firsts += [self.clock - len(self.prompts[index // self.group]) for index in indices]
+        self.firsts += [self.clock - len(self._prompt_of(index)) for index in indices]
         rows = slice(first_row, len(self.indices))
         self.marks_SM[rows, _FIRST] = torch.tensor(self.firsts[first_row:], device=self.device)
-        answers_B = self.clock - self.written_N[start : self.next_index]
-        self.marks_SM[rows, _ANSWER] = answers_B
-        self.marks_SM[rows, _LAST] = answers_B + self.params.max_new_tokens - 1
+        self.marks_SM[rows, _ANSWER] = self.clock - self.written_N[start : self.next_index]
+        self.marks_SM[rows, _LAST] = self.clock + self.rooms_N[start : self.next_index] - 1
         self.marks_SM[rows, _STREAM] = self.streams_N[start : self.next_index]
         self._draw(first_row)
         return self._choose(logits_PV.index_select(0, picks_B), first_row)
 
     def _current_block(self) -> tuple[range, Cache, Tensor]:
         """Return the block with the next sample's prompt; a new one, as large as the slots can use, when needed."""
-        start = self.next_index // self.group
+        start = self.owners[self.next_index]
         if self.block is not None and start in self.block[0]:
             return self.block
         self.block = None  # frees its memory before the next one takes some
-        usable = self.prompts[start : start - (-self.num_slots // self.group)]
-        stop = start + _num_in_block(list(map(len, usable)))
+        last = self.owners[self.next_index : self.next_index + self.num_slots][-1]
+        stop = start + _num_in_block(list(map(len, self.prompts[start : last + 1])))
         return range(start, stop), *self.decoder.prefill(self.prompts[start:stop])
 
     def _decode(self) -> list[int]:
@@ -215,6 +230,9 @@ class Running:
         if self.clock == self.drawn_from + _DRAWN_AHEAD:
             self._draw(0)
         return self._choose(logits_BV, 0)
+
+    def _prompt_of(self, index: int) -> Sequence[int]:
+        return self.prompts[self.owners[index]]
 
     def _draw(self, first_row: int) -> None:
         """Draw the random numbers of the rows from ``first_row`` on; those of all rows when they are used up."""
@@ -256,10 +274,9 @@ class Running:
 
     def _read(self, rows: list[int]) -> list[Sampled]:
         """Read the answers of ``rows`` back from the device."""
-        offset = self.num_forgotten * self.group
         samples = []
         for row, ids, logps in zip(rows, *self._answers(rows, self.clock + 1), strict=True):
-            index = offset + self.indices[row]
+            index = self.num_forgotten + self.indices[row]
             if math.isnan(logps[-1]):
                 where = f"sample {index}, token {len(ids) - 1}"
                 raise RunFault(f"{where}: the log-probability is not a number; weights or activations overflowed")
@@ -270,7 +287,7 @@ class Running:
     def _answers(self, rows: list[int], end: int) -> tuple[list[list[int]], list[list[float]]]:
         """Return tokens and log-probabilities of the answers of ``rows`` (at least one) before column ``end``."""
         rows_B = torch.tensor(rows, device=self.device)
-        firsts = [self.firsts[row] + len(self.prompts[self.indices[row] // self.group]) for row in rows]
+        firsts = [self.firsts[row] + len(self._prompt_of(self.indices[row])) for row in rows]
         begin = min(firsts)
         found = [
             state_SC[:, begin:end].index_select(0, rows_B).tolist() for state_SC in (self.tokens_SC, self.logps_SC)

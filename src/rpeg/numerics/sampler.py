@@ -67,25 +67,31 @@ class Sampler:
         if not prompts:
             return iter(())
         longest = max(map(len, prompts))
-        running = self.begin(min(self.slots, len(seeds)), longest, group, params, has_queue=len(seeds) > self.slots)
-        running.add(prompts, seeds, written)
+        running = self.begin(params, longest, slots=min(self.slots, len(seeds)), has_queue=len(seeds) > self.slots)
+        running.add(prompts, group, seeds, written)
         return _samples(running)
 
     def begin(
-        self, slots: int, longest_prompt: int, group: int, params: SamplingParams, *, has_queue: bool = True
+        self,
+        params: SamplingParams,
+        longest_prompt: int,
+        *,
+        longest_row: int | None = None,
+        slots: int | None = None,
+        has_queue: bool = True,
     ) -> Running:
-        """Return a batch of ``slots`` rows without samples yet, which `Running.add` brings.
+        """Return a batch without samples yet, which `Running.add` brings.
 
         Args:
-            slots: rows decoded at once.
-            longest_prompt: tokens of the longest prompt that will be added.
-            group: samples per prompt.
             params: how tokens are chosen.
+            longest_prompt: tokens of the longest prompt that will be added, of begun answers what is there included.
+            longest_row: tokens of the longest prompt and answer together; None: as if no answer was begun.
+            slots: rows decoded at once; None: as many as the sampler has.
             has_queue: whether there will be more samples than slots.
         """
-        assert group > 0, group
         self.model.eval()
-        return Running(self._decoder, self.version, slots, longest_prompt, group, params, has_queue)
+        reach = longest_prompt + params.max_new_tokens if longest_row is None else longest_row
+        return Running(self._decoder, self.version, slots or self.slots, longest_prompt, reach, params, has_queue)
 
 
 def _samples(running: Running) -> Iterator[Sampled]:

@@ -79,7 +79,7 @@ class Flow:
     ) -> None:
         """Sample ``group`` answers to each prompt of at most ``longest_prompt`` tokens."""
         self._group, self._steps, self._num_added = group, dict[int, _Step](), 0
-        self._running = sampler.begin(sampler.slots, longest_prompt, group, params, has_queue=has_queue)
+        self._running = sampler.begin(params, longest_prompt, has_queue=has_queue)
 
     @property
     def has_room(self) -> bool:
@@ -99,7 +99,7 @@ class Flow:
         """Put the prompts of a step behind those that are under way."""
         prompts = [ids.tolist() for ids in asked.ragged("tokens").rows()]
         seeds = [seed + member for seed in asked.tensor("seed").tolist() for member in range(self._group)]
-        self._running.add(prompts, seeds)
+        self._running.add(prompts, self._group, seeds)
         self._steps[step] = _Step(self._num_added, prompts, len(prompts))
         self._num_added += len(prompts)
 
