@@ -110,7 +110,7 @@ def test_weights_arrive_within_samples(run_tiny: Run, monkeypatch: pytest.Monkey
     """With fewer slots than samples the next step begins while the last samples of this one are being written."""
     monkeypatch.setattr(flow_module, "_SLICE", 1)
     rollouts = recorded(monkeypatch)
-    sections = settings(2, f"in_flight{{stage=gen,kv={kv}}}", correction="truncated")
+    sections = settings(2, in_flight=kv)
     folder = run_tiny("run", sampling={"max_new_tokens": 24, "slots": 6}, run={"steps": 12}, **sections)
     versions = [row.tolist() for rows in rollouts for row in rows.ragged("version").rows()]
     assert any(len(set(row)) > 1 for row in versions), "no sample has tokens of two versions"
@@ -124,7 +124,7 @@ def test_weights_arrive_within_samples(run_tiny: Run, monkeypatch: pytest.Monkey
 
 def test_samples_under_way_are_finished_before_a_checkpoint(run_tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_module, "_SLICE", 1)
-    sections = settings(1, "in_flight{stage=gen,kv=recompute}")
+    sections = settings(1, in_flight="recompute")
     sections["sampling"] = {"max_new_tokens": 24, "slots": 6}
     run_tiny("run", run={"steps": 4}, **sections)
     folder = run_tiny("run", resume=True, run={"steps": 7}, **sections)
@@ -162,6 +162,7 @@ def test_only_one_generator_without_a_loop_flows() -> None:
 
 
 def test_new_weights_in_the_middle_of_rounds_are_refused(run_tiny: Run) -> None:
+    """By the graph too, whose rewrites know no recipe."""
     sections = settings(1, "in_flight{stage=gen,kv=keep}", dynamic_sampling={"max_rounds": 2}, name="dapo")
     with pytest.raises(InvalidInput, match="samples neither in turns nor in rounds"):
         run_tiny("run", **sections)

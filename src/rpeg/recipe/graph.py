@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rpeg.algorithms.catalog import ALGORITHMS
+from rpeg.algorithms.critic_free import KvPolicy
 from rpeg.algorithms.ppo import Trunk
 from rpeg.algorithms.reference import Reference
 from rpeg.algorithms.reward import RewardSource
@@ -61,6 +62,10 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
         "updates_per_step": algorithm.updates_per_step,
         "old_logprob": Logprob(algorithm.old_logprob),
     }
+    if algorithm.in_flight != "none":
+        own["in_flight"] = KvPolicy(f"kv_{algorithm.in_flight}")
+    if (partial := algorithm.partial_rollouts) is not None:
+        own |= {"max_carry": partial.max_carry, "budget_tokens": partial.budget_tokens}
     match _name(recipe):
         case "grpo":
             own["normalise"] = Normalise(algorithm.normalise)

@@ -23,7 +23,7 @@ from rpeg.environments.order import MAX_ROUNDS
 from rpeg.recipe.defaults import ALGORITHM_DEFAULTS, AlgorithmDefaults
 from rpeg.recipe.section import Section, Share
 
-__all__ = ["AlgorithmSection", "CriticSection", "DynamicSamplingSection"]
+__all__ = ["AlgorithmSection", "CriticSection", "DynamicSamplingSection", "PartialRolloutsSection"]
 
 _CORRECTED = ("truncated", "truncated_sequence", "masked", "decoupled", "rejection")
 """Corrections, which compare the sampler's policy with the one before the step: that one is needed, too."""
@@ -41,6 +41,15 @@ class DynamicSamplingSection(Section):
     """Rounds of sampling in a step at most, the first one included, 1 to 32."""
 
 
+class PartialRolloutsSection(Section):
+    """Answers that are not finished go on in the next step, and other prompts take their places."""
+
+    max_carry: PositiveInt = Field(examples=[1])
+    """Steps that an answer may take beyond the one that it began in; what is due is waited for."""
+    budget_tokens: PositiveInt = Field(examples=[4096])
+    """New tokens of an answer per step at most."""
+
+
 class AlgorithmSection(Section):
     """The learning rule."""
 
@@ -56,6 +65,11 @@ class AlgorithmSection(Section):
     """Optimizer updates a step's answers are split into; divides prompts."""
     staleness: NonNegativeInt = 0
     """Updates of the weights, in steps, that answers may lag behind; 0 = sample and train in turn."""
+    in_flight: Literal["none", "keep", "recompute"] = "none"
+    """Whether new weights are taken between two tokens of an answer, and what becomes of the keys and values that older
+    ones have written: with keep they stay, which is quick, with recompute they are computed anew, which is exact."""
+    partial_rollouts: PartialRolloutsSection | None = None
+    """Unfinished answers go on in the next step, or null: every step waits for its own."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = Field(default_factory=_default("clip_low"))
     """The probability ratio is clipped below 1 minus this; 1 = not at all; default: the algorithm's."""
     clip_high: PositiveFloat = Field(default_factory=_default("clip_high"))
@@ -100,7 +114,7 @@ class AlgorithmSection(Section):
     )
     """Importance weights for answers of older weights: of a token, at most correction_cap; of an answer, likewise; of a
     token, 0 outside the bounds; of a token, without limit; or none, but answers outside the bounds are left out. auto =
-    none at staleness 0, else truncated."""
+    none where no answer is stale, else truncated."""
     correction_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest importance weight."""
     correction_low: Share = 0.5
@@ -117,6 +131,11 @@ class AlgorithmSection(Section):
     """Ratio's denominator: as sampled, or recomputed before the step; auto = the latter with correction or critic."""
 
     @property
+    def max_staleness(self) -> int:
+        """Updates of the weights, in steps, that the oldest token of an answer may lag behind."""
+        return self.staleness + (self.partial_rollouts.max_carry if self.partial_rollouts is not None else 0)
+
+    @property
     def defaults(self) -> AlgorithmDefaults:
         """The constants of the algorithm."""
         return ALGORITHM_DEFAULTS[self.name]
@@ -126,7 +145,8 @@ class AlgorithmSection(Section):
     def _decide_correction(cls, value: str, info: ValidationInfo) -> str:
         """Replace auto by what follows from the staleness."""
         if value == "auto" and "staleness" in info.data:
-            return "truncated" if info.data["staleness"] > 0 else "none"
+            is_stale = info.data["staleness"] > 0 or info.data.get("partial_rollouts") is not None
+            return "truncated" if is_stale else "none"
         return value
 
     @field_validator("old_logprob")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from rpeg.environments.catalog import has_tool
 from rpeg.errors import Fault
 from rpeg.recipe.defaults import ALGORITHM_DEFAULTS
 from rpeg.recipe.learning import AlgorithmSection, CriticSection
@@ -132,12 +133,16 @@ def _place_of_distance(algorithm: AlgorithmSection) -> Iterator[Fault]:
 _CORRECTION_KEYS = ("correction", "correction_cap", "correction_low", "correction_high", "ess_scaling", "old_logprob")
 
 
-@ALGORITHM_RULES.over("algorithm.staleness", *(f"algorithm.{key}" for key in _CORRECTION_KEYS))
+@ALGORITHM_RULES.over(
+    "algorithm.staleness", "algorithm.partial_rollouts", *(f"algorithm.{key}" for key in _CORRECTION_KEYS)
+)
 def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm = recipe.algorithm
     correction = algorithm.correction
-    if correction == "none" and algorithm.staleness >= 2:
-        what = f"none with staleness {algorithm.staleness}: uncorrected losses collapse from staleness 2 on"
+    if correction == "none" and algorithm.max_staleness >= 2:
+        carried = f" and answers carried over {algorithm.max_staleness - algorithm.staleness} steps"
+        of_carry = carried if algorithm.partial_rollouts is not None else ""
+        what = f"none with staleness {algorithm.staleness}{of_carry}: uncorrected losses collapse from staleness 2 on"
         yield Fault("algorithm.correction", what, "set correction to truncated, or staleness to at most 1")
     if correction != "none" and algorithm.old_logprob == "recorded":
         what = (
@@ -156,6 +161,41 @@ def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
     if correction == "none" and algorithm.ess_scaling:
         what = "true has no effect with correction none: all answers weigh the same"
         yield Fault("algorithm.ess_scaling", what, "remove it, or set correction to truncated")
+
+
+@ALGORITHM_RULES.over(
+    "algorithm.name", "algorithm.in_flight", "algorithm.partial_rollouts", "algorithm.dynamic_sampling", "data.task"
+)
+def _samples_can_go_on(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm = recipe.algorithm
+    given = {"in_flight": algorithm.in_flight != "none", "partial_rollouts": algorithm.partial_rollouts is not None}
+    reasons = {
+        f"with {algorithm.name}, which has a critic": algorithm.defaults.has_critic,
+        f"with {algorithm.name}, which samples a second answer beside": algorithm.name == "remax",
+        "with algorithm.dynamic_sampling, whose rounds end with their step": algorithm.dynamic_sampling is not None,
+        f"with the task {recipe.data.task}, whose turns end with their step": has_tool(recipe.data.task),
+        "with the other of in_flight and partial_rollouts": all(given.values()),
+    }
+    for key, is_given in given.items():
+        for reason in [reason for reason, holds in reasons.items() if is_given and holds]:
+            yield Fault(f"algorithm.{key}", f"is not possible {reason}", _REMOVE)
+
+
+@ALGORITHM_RULES.over(
+    "algorithm.in_flight",
+    "algorithm.staleness",
+    "algorithm.partial_rollouts",
+    "sampling.max_new_tokens",
+    is_advice=True,
+)
+def _going_on_has_an_effect(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm, partial = recipe.algorithm, recipe.algorithm.partial_rollouts
+    if algorithm.in_flight != "none" and not algorithm.staleness:
+        what = f"{algorithm.in_flight} with staleness 0: no weights arrive while answers are being written"
+        yield Fault("algorithm.in_flight", what, "set algorithm.staleness to 1 or more")
+    if partial is not None and partial.budget_tokens > recipe.sampling.max_new_tokens:
+        what = f"{partial.budget_tokens} tokens are more than an answer has ({recipe.sampling.max_new_tokens})"
+        yield Fault("algorithm.partial_rollouts.budget_tokens", what, "answers are only cut when a step has enough")
 
 
 @ALGORITHM_RULES.over("algorithm.staleness", "algorithm.correction", is_advice=True)

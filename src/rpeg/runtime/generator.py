@@ -22,6 +22,7 @@ from rpeg.numerics.samples import SamplingParams
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
+from rpeg.runtime.carry import Carry, Window, carry_of
 from rpeg.runtime.conversation import Conversation, converse, turn_metrics
 from rpeg.runtime.flow import Flow, flows, is_refreshed
 from rpeg.runtime.judge import Judge
@@ -60,23 +61,22 @@ class Generator:
         self._task = task = load_task(recipe)
         self._environment = task if isinstance(task, Environment) else None
         self._flow = self._open_flow(graph)
-        has_rounds = recipe.algorithm.dynamic_sampling is not None
-        self._source = PromptSource(recipe, task, self._tokenizer) if has_rounds else None
+        self._carry = next((c for each in generators(graph) if (c := carry_of(graph, each.name)) is not None), None)
+        looks_ahead = recipe.algorithm.dynamic_sampling is not None or self._carry is not None
+        self._source = PromptSource(recipe, task, self._tokenizer) if looks_ahead else None
         count = recipe.evaluation.prompts
         is_evaluated = recipe.evaluation.every_steps > 0
         self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
 
     def _open_flow(self, graph: Graph) -> Flow | None:
         """Return what samples go on in from one call to the next, if the graph has it so."""
-        sampling = self._recipe.sampling
         stage = next((each for each in generators(graph) if flows(graph, each.name)), None)
         if stage is None:
             return None
         self._is_refreshed, self._keeps_cache = is_refreshed(graph, stage.name), "kv_keep" in stage.heads
         has_queue = self._is_refreshed or graph.batch_rows > self._sampler.slots
         longest, group = self._recipe.data.max_prompt_tokens, self._recipe.algorithm.group_size
-        params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
-        return Flow(self._sampler, group, params, longest, has_queue=has_queue)
+        return Flow(self._sampler, group, self._params, longest, has_queue=has_queue)
 
     def pull(self, task: Task) -> Outcome:
         """Take over published weights; as many versions are kept as the graph may still read.
@@ -108,6 +108,8 @@ class Generator:
         if self._flow is not None:
             return self._go_on(self._flow, task)
         version = self._use(task)
+        if self._carry is not None:
+            return self._carry_on(self._carry, task, version)
         if self._recipe.algorithm.dynamic_sampling is not None:
             return self._generate_in_rounds(task, version)
         answers = self._answer(task.groups)
@@ -141,7 +143,23 @@ class Generator:
             num_rows=len(rows),
             num_tokens=_num_trained(answers),
             version=flow.version,
-            places=tuple(taken.places),
+            places=tuple(task.step * prompts + place for place in taken.places),
+        )
+
+    def _carry_on(self, carry: Carry, task: Task, version: int) -> Outcome:
+        """Hand out the groups that are complete first, and carry the rest over."""
+        assert self._source is not None, "the prompts of later steps are needed"
+        group, longest = self._recipe.algorithm.group_size, self._recipe.data.max_prompt_tokens
+        window = Window(self._sampler, self._params, carry, group, longest, self._source.rows)
+        done = window.sample(task.step, task.carried)
+        return Outcome(
+            _rows(done.prompts, done.answers),
+            metrics=done.metrics(task.step),
+            num_rows=len(done.answers),
+            num_tokens=_num_trained(done.answers),
+            version=version,
+            places=tuple(done.numbers),
+            carried=done.left,
         )
 
     def _install(self, flow: Flow, weights: Weights, version: int) -> None:
@@ -176,17 +194,21 @@ class Generator:
         )
 
     @property
+    def _params(self) -> SamplingParams:
+        sampling = self._recipe.sampling
+        return SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
+
+    @property
     def _greedy(self) -> SamplingParams:
         return SamplingParams(1.0, self._recipe.sampling.max_new_tokens, self._ends, greedy=True)
 
     def _answer(self, asked: Rows) -> list[Conversation]:
         """Answer prompts, a group each."""
-        sampling, group = self._recipe.sampling, self._recipe.algorithm.group_size
-        params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
+        group = self._recipe.algorithm.group_size
         prompts = [ids.tolist() for ids in asked.ragged("tokens").rows()]
         rows = asked.tensor("row").tolist()
         seeds = [seed + member for seed in asked.tensor("seed").tolist() for member in range(group)]
-        return self._converse(prompts, lambda place: self._task.train(rows[place]), group, params, seeds)
+        return self._converse(prompts, lambda place: self._task.train(rows[place]), group, self._params, seeds)
 
     def _converse(
         self,

@@ -40,7 +40,7 @@ class Store:
         self._num_reads[_PLACES] = sum(
             num_events(graph, access.stage)
             for data in graph.data
-            if data.kind is DataKind.EXTERNAL and data.name in providers
+            if data.name in providers
             for access in graph.readers(data.name)
             if not flows(graph, access.stage)
         )
@@ -48,11 +48,13 @@ class Store:
     def task(self, event: Event, step: int) -> Task:
         """Return the task of ``event`` for ``step`` with the columns that its accesses name."""
         stage = self._graph.stage_of[event.stage]
-        groups, samples, versions, weights = _EMPTY, _EMPTY, {}, None
+        groups, samples, versions, weights, carried = _EMPTY, _EMPTY, {}, None, None
         for access in self._graph.reads(event.stage):
             data = self._graph.data_of[access.data]
             version = step - access.delay + 1
-            if data.kind is DataKind.STATE:
+            if data.max_carry:
+                carried = self._carried(access, step - access.delay)
+            elif data.kind is DataKind.STATE:
                 versions[data.name] = max(0, version)
                 weights = self._weights.get((data.name, version), weights)
             elif (rows := self._read(access, event, step - access.delay)) is not None:
@@ -61,27 +63,34 @@ class Store:
                 else:
                     samples = samples.joined(rows)
         firings = num_events(self._graph, stage.name)
-        return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights, firings)
+        return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights, firings, carried)
 
     def _read(self, access: Access, event: Event, step: int) -> Rows | None:
         used = num_events(self._graph, event.stage)
         if self._graph.data_of[access.data].kind is DataKind.EXTERNAL:
             is_given = access.data in self._providers and step >= 0
             rows = self._providers[access.data](step) if is_given else None
-            return None if rows is None else self._external(rows.only(access.columns), event, step, used)
+            return None if rows is None else self._external(rows, access, event, step)
         if (access.data, step) not in self._rows:
             return None
         return self._share(access, self._rows[access.data, step], event.firing, used)
 
-    def _external(self, rows: Rows, event: Event, step: int, used: int) -> Rows:
+    def _carried(self, access: Access, step: int) -> Rows | None:
+        (rows,) = self._rows.get((access.data, step), {(): None}).values()
+        return rows
+
+    def _external(self, rows: Rows, access: Access, event: Event, step: int) -> Rows:
         """Return the share of a firing: a flow gets all at its first, others what belongs to the samples they get."""
+        used = num_events(self._graph, event.stage)
         if flows(self._graph, event.stage):
-            return rows if event.firing == 0 else rows.part(0, 0)
+            return rows.only(access.columns) if event.firing == 0 else rows.only(access.columns).part(0, 0)
         made = [places for _, places in sorted(self._rows.get((_PLACES, step), {}).items())]
         if not made:
-            return rows.share(event.firing, used)
-        order, size = Rows.stacked(made).tensor("place"), len(rows) // used
-        return rows.groups(order[event.firing * size : (event.firing + 1) * size].tolist(), 1)
+            return rows.only(access.columns).share(event.firing, used)
+        numbers, size = Rows.stacked(made).tensor("place").tolist(), len(rows) // used
+        wanted = [divmod(n, len(rows)) for n in numbers[event.firing * size : (event.firing + 1) * size]]
+        found = [self._providers[access.data](at).part(place, place + 1) for at, place in wanted]
+        return Rows.stacked(found).only(access.columns)
 
     def _share(self, access: Access, parts: Mapping[tuple[str, int], Rows], firing: int, used: int) -> Rows:
         """Return the rows of one reader firing out of ``used``, taken from as few producer firings as hold them."""
@@ -99,7 +108,9 @@ class Store:
             self._rows[_PLACES, step][event.stage, event.firing] = Rows({"place": torch.tensor(outcome.places)})
         for write in self._graph.writes(event.stage):
             is_state = self._graph.data_of[write.data].kind is DataKind.STATE
-            if is_state and outcome.weights is not None:
+            if self._graph.data_of[write.data].max_carry and outcome.carried is not None:
+                self._rows[write.data, step][event.stage, event.firing] = outcome.carried
+            elif is_state and outcome.weights is not None:
                 self._weights[write.data, step + 1] = outcome.weights
             elif not is_state and outcome.rows is not None:
                 parts = self._rows[write.data, step]
@@ -114,9 +125,9 @@ class Store:
         return Rows({name: column for name, column in rows.columns.items() if name in names})
 
     def _release(self, access: Access, step: int) -> None:
-        is_outside = self._graph.data_of[access.data].kind is DataKind.EXTERNAL
-        key = (_PLACES if is_outside else access.data, step)
-        if is_outside and flows(self._graph, access.stage):
+        is_given = access.data in self._providers
+        key = (_PLACES if is_given else access.data, step)
+        if is_given and flows(self._graph, access.stage):
             return  # it makes the places
         if key not in self._rows and (access.data, step + 1) not in self._weights:
             return  # lives in a worker, or comes from outside

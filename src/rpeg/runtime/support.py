@@ -10,10 +10,12 @@ from rpeg.errors import Fault, PlanError
 from rpeg.graph.access import Refresh
 from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import generators
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
 from rpeg.plan.plan import Binding, Plan
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
 
 __all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
@@ -60,9 +62,10 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
         if access.delay and graph.stage_of[access.stage].kind is StageKind.PULL:
             text = f"installs weights {access.delay} steps late, and a checkpoint cannot hold weights in transit yet"
             yield Fault(access.stage, text, "let the generator read older ones instead")
-    for data in graph.data:
-        if data.max_carry:
-            yield Fault(data.name, f"carries samples over up to {data.max_carry} steps", "only whole samples run yet")
+    for stage in generators(graph):
+        if carry_of(graph, stage.name) and (flows(graph, stage.name) or len(generators(graph)) > 1):
+            remedy = "that runs with one generator of one firing, which takes new weights between steps"
+            yield Fault(stage.name, "carries samples over", remedy)
 
 
 def _repeated(graph: Graph) -> Iterator[Fault]:

@@ -35,6 +35,8 @@ class Task:
     """Weights that travel between workers: what a PULL installs, or a state as small as a coefficient."""
     num_firings: int = 1
     """Of the stage in this step."""
+    carried: Rows | None = None
+    """Samples that the step before has left unfinished."""
 
 
 class Progress(StrEnum):
@@ -69,4 +71,6 @@ class Outcome:
     """Version of the weights it used or made."""
     progress: Progress = Progress.DONE
     places: tuple[int, ...] = ()
-    """Which groups of the step the rows belong to, where they come in the order of their ends."""
+    """Which prompts the groups of rows belong to, by their number in the run, where they come as they end."""
+    carried: Rows | None = None
+    """Samples that go on in the next step."""
