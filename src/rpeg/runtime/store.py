@@ -12,6 +12,7 @@ from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
 from rpeg.plan.events import Event
 from rpeg.plan.firings import num_events
+from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task, Weights
@@ -42,7 +43,7 @@ class Store:
             for data in graph.data
             if data.name in providers
             for access in graph.readers(data.name)
-            if not flows(graph, access.stage)
+            if not self._gives_places(access.stage)
         )
 
     def task(self, event: Event, step: int) -> Task:
@@ -124,11 +125,15 @@ class Store:
         names = {column.name for column in self._graph.data_of[data].columns}
         return Rows({name: column for name, column in rows.columns.items() if name in names})
 
+    def _gives_places(self, stage: str) -> bool:
+        """Return whether a generator's groups come in the order of their ends."""
+        return flows(self._graph, stage) or carry_of(self._graph, stage) is not None
+
     def _release(self, access: Access, step: int) -> None:
         is_given = access.data in self._providers
         key = (_PLACES if is_given else access.data, step)
-        if is_given and flows(self._graph, access.stage):
-            return  # it makes the places
+        if is_given and self._gives_places(access.stage):
+            return
         if key not in self._rows and (access.data, step + 1) not in self._weights:
             return  # lives in a worker, or comes from outside
         self._reads[key] += 1
