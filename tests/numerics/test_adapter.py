@@ -147,6 +147,21 @@ def test_matrices_are_decided_by_the_seed_alone() -> None:
     assert not torch.equal(drawn[0], drawn[2])
 
 
+def test_matrices_on_narrow_weights_are_float32(tmp_path: Path) -> None:
+    narrow = model().bfloat16()
+    adapter = add_adapter(narrow, rank=2, alpha=4.0, target=(), seed=1)
+    assert {each.dtype for each in trained(narrow).values()} == {torch.float32}
+    assert {each.dtype for each in adapter.merged().parameters()} == {torch.bfloat16}
+    for each in trained(narrow).values():
+        each.data.add_(1e-5)  # less than bfloat16 could tell
+    adapter.save(tmp_path / "adapter")
+    again = model().bfloat16()
+    load_adapter(again, tmp_path / "adapter")
+    assert all(torch.equal(each, trained(again)[name]) for name, each in trained(narrow).items())
+    assert logits(again).dtype == torch.bfloat16
+    assert torch.equal(logits(again), logits(narrow))
+
+
 def test_layers_may_be_chosen() -> None:
     names = trained(adapted(target=("q_proj", "v_proj"))[0])
     assert {name.split(".lora_")[0].rpartition(".")[2] for name in names} == {"q_proj", "v_proj"}
