@@ -66,7 +66,12 @@ def policy(folder: Path, checkpoint: Path | None = None, version: int = 0, **sec
 
 def gradient(found: Policy) -> torch.Tensor:
     """Return all gradients as one vector."""
-    return torch.cat([p.grad.flatten() for p in found.model.parameters() if p.grad is not None])
+    return torch.cat(gradients(found))
+
+
+def gradients(found: Policy) -> list[torch.Tensor]:
+    """Return the gradients that parameters have, flat."""
+    return [p.grad.flatten() for p in found.model.parameters() if p.grad is not None]
 
 
 @pytest.mark.parametrize("normalise", ["token", "sample"])
@@ -159,6 +164,17 @@ def test_bfloat16_trains_float32_weights(model: Path, tmp_path: Path) -> None:
     found.save(tmp_path / "saved")
     saved = load_file(tmp_path / "saved" / MODEL / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+
+
+def test_bfloat16_weights_are_published_as_the_sampler_has_them(model: Path) -> None:
+    found = policy(model, model={"dtype": "bfloat16", "weights": "bfloat16"})
+    found.train(task(rows(ADVANTAGES)))
+    assert not gradients(found)  # the masters have them
+    found.update(task(Rows({}), StageKind.UPDATE, "update"))
+    pushed = found.push(task(Rows({}), StageKind.PUSH, "push")).weights
+    assert pushed is not None
+    assert {each.dtype for each in pushed.values()} == {torch.bfloat16}
+    assert all(torch.equal(each, pushed[name]) for name, each in found.model.named_parameters())
 
 
 def test_a_push_is_a_copy(model: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.critic import load_critic, save_critic
+from rpeg.numerics.precision import dtype
 from rpeg.numerics.scores import response_values
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
@@ -34,7 +34,8 @@ class Critic:
         self._recipe, self._passes = recipe, Passes(recipe)
         folder = origin.saved(_MODEL) or Path(recipe.critic.path or origin.model)
         self._tokenizer = load_tokenizer(origin.model)
-        self.model, self._head = load_critic(folder, torch.float32, self._passes.device, self._tokenizer)
+        weights = dtype(recipe.model.weights)
+        self.model, self._head = load_critic(folder, weights, self._passes.device, self._tokenizer)
         lr = recipe.critic.lr or recipe.optimizer.lr
         self.learner = Learner(self.model, recipe, lr, origin.version, origin.saved(_MOMENTS), self._head)
         self._objective, self._counts = ValueObjective(recipe.critic.value_clip), _NOTHING

@@ -58,7 +58,6 @@ class Passes:
     def __init__(self, recipe: Recipe) -> None:
         """Take everything from the recipe."""
         self.device = device(recipe.run.device)
-        # Small updates would vanish in bfloat16 weights, so only the arithmetic of the passes is in that format.
         self._dtype = dtype(recipe.model.dtype)
         self._temperature = recipe.sampling.temperature
         self._budget_tokens = recipe.optimizer.micro_batch_tokens

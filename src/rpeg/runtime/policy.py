@@ -6,7 +6,6 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -18,6 +17,7 @@ from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
+from rpeg.numerics.precision import dtype
 from rpeg.numerics.scores import Scores, response_values
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
@@ -70,10 +70,10 @@ class Policy:
 
     def _load(self, origin: Origin) -> PreTrainedModel:
         """Return the weights to go on with; with an adapter, the ones that the training began with below it."""
-        settings = self._recipe.model.adapter
+        settings, weights = self._recipe.model.adapter, dtype(self._recipe.model.weights)
         if settings is None:
-            return load_model(origin.model, torch.float32, self._passes.device)
-        model = load_model(origin.reference, torch.float32, self._passes.device)
+            return load_model(origin.model, weights, self._passes.device)
+        model = load_model(origin.reference, weights, self._passes.device)
         self.adapter = add_adapter(model, settings.rank, settings.alpha, self._recipe.run.seed)
         if (saved := origin.saved(_ADAPTER)) is not None:
             self.adapter.load(load_file(saved))
