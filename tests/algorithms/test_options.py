@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rpeg.algorithms.critic_free import KvPolicy
 from rpeg.algorithms.grpo import grpo
+from rpeg.algorithms.ppo import ppo, ppo_shared
 from rpeg.algorithms.reference import Reference
 from rpeg.algorithms.reward import RewardSource
 from rpeg.graph.access import Access, Bound, Mode, Refresh
@@ -54,6 +56,14 @@ def test_with_its_adapter_off_the_policy_is_its_own_reference() -> None:
     assert [model.name for model in graph.models] == ["actor"]
     assert graph.stage_of["ref"].model == "actor"
     assert [access.data for access in graph.reads("push")] == ["actor.master"]  # the base never travels
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [(grpo, "old"), (ppo, "old_logp"), (ppo_shared, "old_logp")])
+def test_only_recomputed_scores_take_a_pass(algorithm: Callable[..., Graph], name: str) -> None:
+    for logprob in (Logprob.RECORDED, Logprob.RECOMPUTED, Logprob.INTERPOLATED):
+        graph = algorithm(64, 4, 1, old_logprob=logprob)
+        assert graph.contract.behaviour_logprob is logprob
+        assert (name in graph.stage_of) == (logprob is Logprob.RECOMPUTED)
 
 
 def test_a_reward_model() -> None:

@@ -127,13 +127,6 @@ def test_resumed_equals_uninterrupted(run_tiny: Run, name: str) -> None:
         assert [key for key in first if not torch.equal(first[key], second[key])] == []
 
 
-@pytest.mark.multiproc
-def test_processes_equal_inline(run_tiny: Run) -> None:
-    inline = run_tiny("inline", **CASES["stale"])
-    processes = run_tiny("processes", run={"home": "processes"}, **CASES["stale"])
-    assert_same(inline, processes, 4)
-
-
 def test_a_run_learns_and_its_model_is_half_as_large(run_tiny: Run) -> None:
     """The reward is the share of digits, which the policy finds out; the model loads elsewhere as it is."""
     sections = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -133,6 +136,32 @@ def test_recomputed_scores_are_those_of_training(model: Path) -> None:
     metrics = found.update(task(Rows({}), StageKind.UPDATE, "update")).metrics
     assert metrics["policy/ratio_max"] == 1.0
     assert metrics["policy/kl_old"] == 0.0
+
+
+def test_interpolated_scores_lie_between_the_sampler_and_the_current_policy(model: Path) -> None:
+    """After one of two updates of step 5, which had no gradient, the current policy is half a version ahead.
+
+    Tokens of version 5 have the sampler's score, those of version 4 are 1 / (1 + 1/2) = 2/3 of the way, those of
+    version 3 are 2 / (2 + 1/2) = 4/5 of it.
+    """
+    found = policy(model, algorithm={"updates_per_step": 2, "staleness": 2, "old_logprob": "interpolated"})
+    samples = rows([1.0] * 8)
+    versions = Ragged.of([[5 - pick % 3] * (2 + n) for pick, n in enumerate(LENGTHS)], torch.int32)
+    samples = samples.joined(Rows({"version": versions}))
+    found.train(task(samples.joined(Rows({"advantage": torch.zeros(8)}))))
+    found.update(task(Rows({}), StageKind.UPDATE, "update"))
+    pairs = list(zip(found.score(samples).rows(), samples.ragged("logp").rows(), strict=True))
+    found.train(task(samples))
+    metrics = found.update(replace(task(Rows({}), StageKind.UPDATE, "update"), firing=1)).metrics
+    ahead, weights = [], []
+    for pick, (current, behaviour) in enumerate(pairs):
+        share = (0.0, 2 / 3, 4 / 5)[pick % 3]
+        moved = (current - behaviour)[2:].tolist()
+        ahead += [math.exp((1 - share) * each) for each in moved]
+        weights += [math.exp(share * each) for each in moved]
+    names = ("policy/ratio_mean", "policy/ratio_max", "correction/ratio_mean", "correction/ratio_min")
+    expected = (fmean(ahead), max(ahead), fmean(weights), min(weights))
+    assert [metrics[name] for name in names] == pytest.approx(expected, rel=1e-4)
 
 
 def test_saved_state_goes_on_like_the_one_in_memory(model: Path, tmp_path: Path) -> None:

@@ -113,8 +113,12 @@ class AlgorithmSection(Section):
     """Whether the learning rate of an update is multiplied with the root of the effective share of its answers."""
     rewrites: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Transformations of the algorithm's graph, in order, such as stream{producer=gen,firings=4}."""
-    old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)
-    """Ratio's denominator: as sampled, or recomputed before the step; auto = the latter with correction or critic."""
+    old_logprob: Literal["auto", "recorded", "recomputed", "interpolated"] = Field(
+        default="auto", validate_default=True
+    )
+    """Ratio's denominator, the policy before the step: as sampled, recomputed by a pass, or interpolated between the
+    policy that sampled and the current one, without a pass; auto = recomputed with correction or critic, else recorded.
+    """
 
     @property
     def defaults(self) -> AlgorithmDefaults:

@@ -18,6 +18,7 @@ from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
 from rpeg.numerics.precision import dtype
+from rpeg.numerics.ratios import interpolated_proximal
 from rpeg.numerics.scores import Scores, response_values
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
@@ -114,7 +115,7 @@ class Policy:
         self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, teaching):
             scores = self._passes.scores(self.model, batch, self._head)
-            terms = policy_loss(self._inputs(batch, scores, settings), settings, _UNDIVIDED)
+            terms = policy_loss(self._inputs(task.step, batch, scores, settings), settings, _UNDIVIDED)
             loss = terms.loss
             if scores.values_BT is not None and self._recipe.critic is not None:
                 loss = loss + self._recipe.critic.value_coefficient * self._objective.loss(batch, scores.values_BT)
@@ -140,11 +141,11 @@ class Policy:
         parts = column.rows() if isinstance(column, Ragged) else rows.tensor("advantage").unsqueeze(1)
         return [pick for pick in picks if bool((parts[pick] != 0).any())]
 
-    def _inputs(self, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
+    def _inputs(self, step: int, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
         logps_BT, behaviour_BT = scores.logps_BT, batch.column("logp")
         return LossInputs(
             logps_BT=logps_BT,
-            old_logps_BT=self._proximal(batch, logps_BT, behaviour_BT),
+            old_logps_BT=self._proximal(step, batch, logps_BT, behaviour_BT),
             behaviour_logps_BT=behaviour_BT,
             reference_logps_BT=batch.column("ref_logp") if settings.kl_coefficient else None,
             advantages_BT=batch.advantages(),
@@ -152,7 +153,7 @@ class Policy:
             entropies_BT=scores.entropies_BT,
         )
 
-    def _proximal(self, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
+    def _proximal(self, step: int, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
         """Return the scores of the proximal policy: the sampler's where the contract takes these.
 
         Else they are those of the policy before the first update of the step. Until then that is the current one, whose
@@ -160,8 +161,13 @@ class Policy:
         """
         if self._contract.behaviour_logprob is Logprob.RECORDED:
             return behaviour_BT
-        is_first = self.learner.num_updates % self._recipe.algorithm.updates_per_step == 0
-        return logps_BT.detach() if is_first else batch.column("old_logp")
+        updates = self._recipe.algorithm.updates_per_step
+        done = self.learner.num_updates % updates
+        if done == 0:
+            return logps_BT.detach()
+        if self._contract.behaviour_logprob is Logprob.INTERPOLATED:
+            return interpolated_proximal(behaviour_BT, logps_BT, step - batch.column("version"), done / updates)
+        return batch.column("old_logp")
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
