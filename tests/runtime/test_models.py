@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,38 @@ def test_a_reward_model_scores(run_tiny: Run, judge: Path, name: str) -> None:
     assert all(row["reward/std"] > 0 for row in rows)
     assert all(row["length/mean"] > 0 and row["optim/grad_norm"] > 0 for row in rows)
     assert ("greedy/reward" in rows[0]) == (name == "remax")
+
+
+def test_runs_with_a_reward_model_tell_what_others_tell(run_tiny: Run, judge: Path) -> None:
+    """Only who scored differs: the same keys of samples and figures of lengths, of the same answers in step 1."""
+    one: dict[str, Any] = {"run": {"steps": 1}, "algorithm": {"updates_per_step": 1}, "evaluation": {"every_steps": 0}}
+    folders = [run_tiny("judged", reward={**TINY["reward"], "model": str(judge)}, **one), run_tiny("counted", **one)]
+    judged, counted = ([json.loads(line) for line in folder.samples.read_text().splitlines()] for folder in folders)
+    scores = ("reward", "advantage")
+    assert [{**each, **dict.fromkeys(scores)} for each in judged] == [
+        {**each, **dict.fromkeys(scores)} for each in counted
+    ]
+    assert len(judged) == 16
+    assert all(each["answer"] and each["row_id"].startswith("arithmetic/train/") for each in judged)
+    assert [each["reward"] for each in judged] != [each["reward"] for each in counted]
+    (first,), (second,) = (untimed(folder) for folder in folders)
+    names = [name for name in second if name.startswith("length/") or name == "rows/truncated"]
+    assert len(names) == 4
+    assert [first[name] for name in names] == [second[name] for name in names]
+    assert sum(each["reward"] for each in judged) / 16 == pytest.approx(first["reward/mean"])
+
+
+def test_overlong_answers_are_punished_whoever_scores_them(run_tiny: Run, judge: Path) -> None:
+    """Seven of the eight tokens are the buffer: an answer of n tokens loses (n - 1) / 7."""
+    one: dict[str, Any] = {"run": {"steps": 1}, "algorithm": {"updates_per_step": 1}, "evaluation": {"every_steps": 0}}
+    reward = {**TINY["reward"], "model": str(judge)}
+    plain = run_tiny("plain", reward=reward, **one)
+    punished = run_tiny("punished", reward={**reward, "overlong_buffer_tokens": 7}, **one)
+    (first,), (second,) = (untimed(folder) for folder in (plain, punished))
+    shown = [json.loads(line) for line in plain.samples.read_text().splitlines()]
+    lost = sum((each["length"] - 1) / 7 for each in shown) / 16
+    assert second["reward/overlong"] == pytest.approx(-lost)
+    assert second["reward/mean"] == pytest.approx(first["reward/mean"] - lost, abs=1e-6)
 
 
 def other_model(folder: Path, characters: str = "0123456789+-=;#.", layers: int = 1) -> Path:
