@@ -21,6 +21,7 @@ from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
 from rpeg.plan.bind import HOST
 from rpeg.recipe.graph import build_graph
+from rpeg.runtime.critic import Critic
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.policy import Policy
 from rpeg.runtime.rows import Ragged, Rows
@@ -91,6 +92,26 @@ def test_what_the_values_train(tmp_path: Path, sharing: str, trained: set[str]) 
 
 
 PARTS = ("embed_tokens", "layers.0", "layers.1", "norm")
+
+
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_answers_that_were_cut_off_teach_a_critic_unless_masked(tmp_path: Path, mask_truncated: bool) -> None:
+    """Of two answers the second was cut off: masked, the gradient and the tokens it is divided by are of the first."""
+    folder = other_model(tmp_path / "model")
+    recipe = tiny_recipe(
+        algorithm={"name": "ppo", "updates_per_step": 1, "mask_truncated": mask_truncated},
+        optimizer={"lr": 1e-2, "clip_norm": 1e9},
+    )
+    graph = build_graph(recipe)
+    (columns,) = [read.columns for read in graph.reads("train_critic") if read.data == "rollouts"]
+    assert ("finished" in columns) == mask_truncated
+    found, alone = (Critic(recipe, Origin(folder, folder, None, 0)) for _ in range(2))
+    rows = valued_rows().joined(Rows({"finished": torch.tensor([True, False])}))
+    found.train(Task("train_critic", StageKind.TRAIN, 0, 0, Rows({}), rows, {}))
+    alone.train(Task("train_critic", StageKind.TRAIN, 0, 0, Rows({}), rows.part(0, 1), {}))
+    update = Task("update_critic", StageKind.UPDATE, 0, 0, Rows({}), Rows({}), {})
+    norms = [each.update(update).metrics["critic/grad_norm"] for each in (found, alone)]
+    assert (norms[0] == pytest.approx(norms[1], rel=1e-5)) == mask_truncated
 
 
 def test_one_pass_for_scores_and_values(run_tiny: Run) -> None:

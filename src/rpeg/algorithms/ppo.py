@@ -39,6 +39,8 @@ class PpoOptions(TypedDict, total=False):
     """What a moving average keeps of itself in a step."""
     old_logprob: Logprob
     """RECOMPUTED adds a pass for the log-probabilities before the update; RECORDED and INTERPOLATED do without."""
+    mask_truncated: bool
+    """Whether the critic is told which answers were cut off, whose returns are none; the policy is always."""
     evaluate_every_steps: int
     """Period of the held-out evaluation, 0 for none."""
 
@@ -51,6 +53,7 @@ class _Asked:
     reference: Reference = Reference.FROZEN
     reference_decay: float = 0.99
     old_logprob: Logprob = Logprob.RECOMPUTED
+    mask_truncated: bool = False
     evaluate_every_steps: int = 0
 
 
@@ -110,9 +113,10 @@ def ppo(
     values = _values(b, critic, critic.master, rollouts)
     reference = _reference(b, asked, actor, base)
     advantages = _advantages(b, reward, questions, rollouts, values, contract, reference)
+    valued = rollouts["tokens", "mask", "finished"] if asked.mask_truncated else rollouts["tokens", "mask"]
     for model, inputs, heads in [
         (actor, (rollouts, *old, advantages["advantage"], *base), _POLICY_HEADS),
-        (critic, (rollouts["tokens", "mask"], advantages["return", "old_value"]), ("value",)),
+        (critic, (valued, advantages["return", "old_value"]), ("value",)),
     ]:
         out = f"{model.name}.grads"
         grads = b.train(

@@ -57,7 +57,8 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
     algorithm, critic = recipe.algorithm, recipe.critic
     if critic is not None:
         trunk = {} if critic.sharing == "none" else {"trunk": Trunk(critic.sharing)}
-        return {"mini_batches": algorithm.updates_per_step, "whiten": algorithm.whiten, **trunk}
+        own = {"mini_batches": algorithm.updates_per_step, "whiten": algorithm.whiten}
+        return {**own, "mask_truncated": algorithm.mask_truncated, **trunk}
     own: dict[str, Any] = {"updates_per_step": algorithm.updates_per_step}
     match _name(recipe):
         case "grpo":

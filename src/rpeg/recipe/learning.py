@@ -93,8 +93,8 @@ class AlgorithmSection(Section):
     dynamic_sampling: DynamicSamplingSection | None = None
     """Further prompts in place of groups without spread, or null; with grpo and dapo."""
     mask_truncated: bool = False
-    """Whether answers cut off at sampling.max_new_tokens are left out of the policy's loss; they count in the baseline
-    and for a critic."""
+    """Whether answers cut off at sampling.max_new_tokens are left out of the losses of policy and critic; they count in
+    the baseline."""
     correction: Literal["auto", "none", "truncated", "truncated_sequence", "masked", "decoupled", "rejection"] = Field(
         default="auto", validate_default=True
     )

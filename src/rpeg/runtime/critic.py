@@ -14,7 +14,7 @@ from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.learner import Learner
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import MicroBatch, Passes, counts, num_trained, scored
+from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
@@ -52,6 +52,8 @@ class Critic:
         """Add the gradient of these rows to that of the update, as a sum."""
         rows = task.samples
         picks = scored(rows, "return")
+        if self._recipe.algorithm.mask_truncated:
+            picks = finished(rows, picks)
         self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, picks):
             with self._passes.autocast():
