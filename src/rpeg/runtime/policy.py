@@ -19,7 +19,7 @@ from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
 from rpeg.numerics.precision import dtype
 from rpeg.numerics.ratios import interpolated_proximal
-from rpeg.numerics.scores import Scores, response_values
+from rpeg.numerics.scores import Scores
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
@@ -88,11 +88,7 @@ class Policy:
         """Return the value of the state before every trained token."""
         head = self._head
         assert head is not None, "the graph values with the policy's trunk, the recipe does not"
-
-        def value(batch: MicroBatch) -> list[Tensor]:
-            return [response_values(self.model, head, batch.tokens_BT, batch.mask_BT)]
-
-        return self._passes.columns(rows, 1, value)[0]
+        return self._passes.columns(rows, 1, lambda batch: [self._passes.values(self.model, batch, head)])[0]
 
     def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Return both from one pass."""
