@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from rpeg.graph.contract import Contract, Logprob
@@ -15,7 +14,9 @@ from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
-from rpeg.numerics.scores import Scores, response_values
+from rpeg.numerics.precision import dtype
+from rpeg.numerics.ratios import interpolated_proximal
+from rpeg.numerics.scores import Scores
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
@@ -44,7 +45,7 @@ class Policy:
         self._passes = Passes(recipe)
         # An adapter stands on the weights that the training began with; those of a checkpoint have it added.
         weights = origin.model if recipe.model.adapter is None else origin.reference
-        self.model = load_model(weights, torch.float32, self._passes.device)
+        self.model = load_model(weights, dtype(recipe.model.weights), self._passes.device)
         self._tokenizer = load_tokenizer(origin.model)
         self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
         self.adapter = self._adapter(origin)  # after the head, whose own layers are copies that are trained whole
@@ -83,11 +84,7 @@ class Policy:
         """Return the value of the state before every trained token."""
         head = self._head
         assert head is not None, "the graph values with the policy's trunk, the recipe does not"
-
-        def value(batch: MicroBatch) -> list[Tensor]:
-            return [response_values(self.model, head, batch.tokens_BT, batch.mask_BT)]
-
-        return self._passes.columns(rows, 1, value)[0]
+        return self._passes.columns(rows, 1, lambda batch: [self._passes.values(self.model, batch, head)])[0]
 
     def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Return both from one pass."""
@@ -110,7 +107,7 @@ class Policy:
         self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, teaching):
             scores = self._passes.scores(self.model, batch, self._head)
-            terms = policy_loss(self._inputs(batch, scores, settings), settings, _UNDIVIDED)
+            terms = policy_loss(self._inputs(task.step, batch, scores, settings), settings, _UNDIVIDED)
             loss = terms.loss
             if scores.values_BT is not None and self._recipe.critic is not None:
                 loss = loss + self._recipe.critic.value_coefficient * self._objective.loss(batch, scores.values_BT)
@@ -136,11 +133,11 @@ class Policy:
         parts = column.rows() if isinstance(column, Ragged) else rows.tensor("advantage").unsqueeze(1)
         return [pick for pick in picks if bool((parts[pick] != 0).any())]
 
-    def _inputs(self, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
+    def _inputs(self, step: int, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
         logps_BT, behaviour_BT = scores.logps_BT, batch.column("logp")
         return LossInputs(
             logps_BT=logps_BT,
-            old_logps_BT=self._proximal(batch, logps_BT, behaviour_BT),
+            old_logps_BT=self._proximal(step, batch, logps_BT, behaviour_BT),
             behaviour_logps_BT=behaviour_BT,
             reference_logps_BT=batch.column("ref_logp") if settings.kl_coefficient else None,
             advantages_BT=batch.advantages(),
@@ -148,7 +145,7 @@ class Policy:
             entropies_BT=scores.entropies_BT,
         )
 
-    def _proximal(self, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
+    def _proximal(self, step: int, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
         """Return the scores of the proximal policy: the sampler's where the contract takes these.
 
         Else they are those of the policy before the first update of the step. Until then that is the current one, whose
@@ -156,8 +153,13 @@ class Policy:
         """
         if self._contract.behaviour_logprob is Logprob.RECORDED:
             return behaviour_BT
-        is_first = self.learner.num_updates % self._recipe.algorithm.updates_per_step == 0
-        return logps_BT.detach() if is_first else batch.column("old_logp")
+        updates = self._recipe.algorithm.updates_per_step
+        done = self.learner.num_updates % updates
+        if done == 0:
+            return logps_BT.detach()
+        if self._contract.behaviour_logprob is Logprob.INTERPOLATED:
+            return interpolated_proximal(behaviour_BT, logps_BT, step - batch.column("version"), done / updates)
+        return batch.column("old_logp")
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
