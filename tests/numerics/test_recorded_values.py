@@ -160,9 +160,10 @@ def test_own_layers_cost_a_cache_of_their_own() -> None:
 
 
 def test_bfloat16_weights_give_float32_values() -> None:
-    model = tiny("qwen3").to(torch.bfloat16)
+    model = tiny("qwen3", dtype=torch.bfloat16)
     head = drawn(model, "full", None)
     head.linear.float()
+    assert (model.dtype, head.linear.weight.dtype) == (torch.bfloat16, torch.float32)
     (sampled,) = recorded(model, head, [[5, 6, 7]], 1, PARAMS, slots=1)
     expected = computed(model, head, [5, 6, 7], sampled)
     assert sampled.values == pytest.approx(expected, abs=0.05)

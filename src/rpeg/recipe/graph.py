@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rpeg.algorithms.catalog import ALGORITHMS
@@ -27,9 +28,18 @@ def build_graph(recipe: Recipe) -> Graph:
     algorithm = recipe.algorithm
     sizes = algorithm.prompts, algorithm.group_size, algorithm.staleness
     graph = ALGORITHMS[_name(recipe)](*sizes, **_shared_options(recipe), **_own_options(recipe))
-    for text in algorithm.rewrites:
+    for text in _rewrites(recipe):
         graph = parse(text).apply(graph, explore=True)
     return graph
+
+
+def _rewrites(recipe: Recipe) -> Iterator[str]:
+    """Yield the rewrites that keys of a critic's algorithm stand for, then those that the recipe writes out."""
+    if recipe.critic is not None and recipe.critic.values == "recorded":
+        yield "use_recorded_value{stage=value}"
+    if recipe.critic is not None and recipe.algorithm.old_logprob == "recorded":
+        yield "use_recorded_logprob{stage=old_logp}"
+    yield from recipe.algorithm.rewrites
 
 
 def _name(recipe: Recipe) -> str:

@@ -145,6 +145,9 @@ class CriticSection(Section):
     sharing: Literal["auto", "none", "full", "detached", "lower"] = "auto"
     """What policy and critic have in common: nothing; all layers; all layers, which the critic does not train; or the
     lower layers. auto = none for ppo, full for ppo_shared."""
+    values: Literal["computed", "recorded"] = "computed"
+    """Where the values come from that advantages are made with: a pass over the finished answers, or the sampler, which
+    then has the critic's head on a trunk that they share and records them as it decodes."""
     layers: PositiveInt | None = None
     """Lower layers in common, with sharing lower; default: half of them."""
     path: str | None = None

@@ -8,12 +8,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
+from rpeg.numerics.value_head import named_weights
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.task import Weights
 
 __all__ = ["Learner", "copied"]
-
-_HEAD = "value_head"
 
 
 class Learner:
@@ -33,9 +32,7 @@ class Learner:
 
         A ``head`` is trained with the module, at ``head_scale`` times its learning rate.
         """
-        self._named = dict(module.named_parameters())
-        if head is not None:
-            self._named |= {f"{_HEAD}.{name}": parameter for name, parameter in head.named_parameters()}
+        self._named = named_weights(module, head)
         self._settings, self._lr = recipe.optimizer, lr
         self._total = recipe.run.steps * recipe.algorithm.updates_per_step
         self.num_updates = version * recipe.algorithm.updates_per_step
@@ -90,6 +87,6 @@ class Learner:
             self._optimizer.state[parameter][moment] = value.to(parameter.device)
 
 
-def copied(module: nn.Module) -> Weights:
-    """Return a copy of the parameters of a module by name."""
-    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+def copied(module: nn.Module, head: nn.Module | None = None) -> Weights:
+    """Return a copy of the parameters of a module, and of a value head on it, by name."""
+    return {name: parameter.detach().clone() for name, parameter in named_weights(module, head).items()}

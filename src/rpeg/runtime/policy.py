@@ -20,13 +20,14 @@ from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
 from rpeg.numerics.scores import Scores, response_values
 from rpeg.numerics.tokenizer import load_tokenizer
-from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
+from rpeg.numerics.value_head import ValueHead, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
 from rpeg.runtime.checkpoint import MODEL, MOMENTS
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
 
@@ -49,24 +50,13 @@ class Policy:
         self.adapter: Adapter | None = None
         self.model = self._load(origin)
         self._tokenizer = load_tokenizer(origin.model)
-        self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
+        self._head = shared_head(recipe, self.model, origin.model, origin.version)
+        critic, lr = recipe.critic, recipe.optimizer.lr
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale)
         self._objective = ValueObjective(critic.value_clip if critic is not None else None)
         self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
-
-    def _value_head(self, origin: Origin) -> ValueHead | None:
-        """Return the critic's head on the policy's trunk, if they share one."""
-        critic = self._recipe.critic
-        if critic is None or critic.sharing == "none":
-            return None
-        if origin.checkpoint is not None and (origin.model / VALUE_HEAD_FILE).exists():
-            return load_value_head(origin.model, self.model)
-        if critic.sharing != "lower":
-            return new_value_head(self.model, "detached" if critic.sharing == "detached" else "full")
-        num_layers: int = self.model.config.get_text_config(decoder=True).num_hidden_layers
-        return new_value_head(self.model, "lower", critic.layers or max(1, num_layers // 2))
 
     def _load(self, origin: Origin) -> PreTrainedModel:
         """Return the weights to go on with; with an adapter, the ones that the training began with below it."""
@@ -178,8 +168,16 @@ class Policy:
 
     def push(self, task: Task) -> Outcome:
         """Publish a copy of the weights, so that training may go on while it is installed."""
+        return self._pushed(task, None)
+
+    def push_with_head(self, task: Task) -> Outcome:
+        """Publish the value head as well, for a sampler that records values."""
+        assert self._head is not None, "the graph samples with a value head, the recipe has none on the policy's trunk"
+        return self._pushed(task, self._head)
+
+    def _pushed(self, task: Task, head: ValueHead | None) -> Outcome:
         with self._whole() as model:
-            return Outcome(weights=copied(model), version=task.step + 1)
+            return Outcome(weights=copied(model, head), version=task.step + 1)
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``."""
