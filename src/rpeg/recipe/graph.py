@@ -66,7 +66,8 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
     algorithm, critic = recipe.algorithm, recipe.critic
     if critic is not None:
         trunk = {} if critic.sharing == "none" else {"trunk": Trunk(critic.sharing)}
-        return {"mini_batches": algorithm.updates_per_step, "whiten": algorithm.whiten, **trunk}
+        sizes = {"mini_batches": algorithm.updates_per_step, "passes": algorithm.passes}
+        return {**sizes, "whiten": algorithm.whiten, **trunk}
     own: dict[str, Any] = {
         "updates_per_step": algorithm.updates_per_step,
         "old_logprob": Logprob(algorithm.old_logprob),

@@ -54,6 +54,9 @@ class AlgorithmSection(Section):
     """Answers sampled per prompt; their mean reward is the baseline of most algorithms without a critic."""
     updates_per_step: PositiveInt = 1
     """Optimizer updates a step's answers are split into; divides prompts."""
+    passes: PositiveInt = 1
+    """Sweeps over a step's answers, each with as many updates; old log-probabilities, advantages and values stay those
+    from before the first; above 1 with a critic only."""
     staleness: NonNegativeInt = 0
     """Updates of the weights, in steps, that answers may lag behind; 0 = sample and train in turn."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = Field(default_factory=_default("clip_low"))
@@ -115,6 +118,11 @@ class AlgorithmSection(Section):
     """Transformations of the algorithm's graph, in order, such as stream{producer=gen,firings=4}."""
     old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)
     """Ratio's denominator: as sampled, or recomputed before the step; auto = the latter with correction or critic."""
+
+    @property
+    def all_updates(self) -> int:
+        """Optimizer updates of a step, in all of its passes."""
+        return self.updates_per_step * self.passes
 
     @property
     def defaults(self) -> AlgorithmDefaults:

@@ -66,6 +66,14 @@ def _no_ratio(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("algorithm.updates_per_step", what, "set it to 1")
 
 
+@ALGORITHM_RULES.over("algorithm.name", "algorithm.passes")
+def _passes_have_a_critic(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm = recipe.algorithm
+    if algorithm.passes > 1 and not algorithm.defaults.has_critic:
+        what = f"{algorithm.passes} with {algorithm.name}: only algorithms with a critic sweep several times yet"
+        yield Fault("algorithm.passes", what, f"set it to 1, or algorithm.name to {_names('has_critic')}")
+
+
 @ALGORITHM_RULES.over("algorithm.name", "algorithm.normalise", "algorithm.std_normalise", "algorithm.whiten")
 def _advantages_of_algorithm(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm = recipe.algorithm

@@ -34,8 +34,8 @@ class Learner:
         """
         self._named = named_weights(module, head)
         self._settings, self._lr = recipe.optimizer, lr
-        self._total = recipe.run.steps * recipe.algorithm.updates_per_step
-        self.num_updates = version * recipe.algorithm.updates_per_step
+        self._total = recipe.run.steps * recipe.algorithm.all_updates
+        self.num_updates = version * recipe.algorithm.all_updates
         settings = recipe.optimizer
         betas, eps, decay = settings.betas, settings.eps, settings.weight_decay
         self._optimizer = adamw(module, lr, betas, eps, decay, head, head_scale)

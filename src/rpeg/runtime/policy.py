@@ -150,7 +150,7 @@ class Policy:
         """
         if self._contract.behaviour_logprob is Logprob.RECORDED:
             return behaviour_BT
-        is_first = self.learner.num_updates % self._recipe.algorithm.updates_per_step == 0
+        is_first = self.learner.num_updates % self._recipe.algorithm.all_updates == 0
         return logps_BT.detach() if is_first else batch.column("old_logp")
 
     def update(self, task: Task) -> Outcome:
@@ -161,7 +161,7 @@ class Policy:
         self._of_step += self._sums
         self._counts, self._sums = _NOTHING, LossSums.zero()
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
-        if task.firing == algorithm.updates_per_step - 1:
+        if task.firing == algorithm.all_updates - 1:
             metrics |= self._of_step.metrics() | self._objective.metrics()
             self._of_step = LossSums.zero()
         return Outcome(metrics=metrics, version=task.step + 1)
