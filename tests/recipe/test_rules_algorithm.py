@@ -90,6 +90,10 @@ CASES = [
         "algorithm.old_logprob: recorded with correction rejection: every importance weight would be 1",
     ),
     (
+        ["algorithm.passes=2"],
+        "algorithm.passes: 2 with grpo: only algorithms with a critic sweep several times yet; set it to 1, or algorithm",
+    ),
+    (
         ["algorithm.name=ppo", "critic.values=recorded"],
         "critic.values: recorded with sharing none: the sampler runs the policy, and the critic is another model; set",
     ),
@@ -148,6 +152,7 @@ def test_a_violated_rule_is_the_only_fault(faults_of: Faults, overrides: list[st
         ["algorithm.name=ppo", "critic.lr=1e-5", "critic.value_clip=null", "algorithm.dual_clip=3.0"],
         ["algorithm.name=ppo_shared", "critic.sharing=lower", "critic.layers=1"],
         ["algorithm.name=ppo", "algorithm.old_logprob=recorded"],
+        ["algorithm.name=ppo_shared", "algorithm.passes=4"],
         ["algorithm.name=ppo_shared", "critic.values=recorded", "algorithm.old_logprob=recorded"],
         ["algorithm.name=ppo_shared", "critic={values: recorded, value_clip: null}", "algorithm.staleness=2"],
         ["algorithm.kl_coefficient=0.1", "algorithm.reference=ema", "algorithm.reference_decay=0.9"],

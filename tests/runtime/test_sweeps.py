@@ -143,7 +143,7 @@ def test_resumed_equals_uninterrupted(run_tiny: Run, name: str) -> None:
 
 
 def test_recorded_values_are_kept_over_sweeps(run_tiny: Run) -> None:
-    recorded = {"critic": {"values": "recorded"}, "algorithm": {"old_logprob": "recorded"}}
+    recorded: dict[str, Any] = {"critic": {"values": "recorded"}, "algorithm": {"old_logprob": "recorded"}}
     last = untimed(run_tiny("recorded", **sweeping(2, **recorded), run={"steps": 2}))[-1]
     assert last["counters/updates"] == 8
     assert last["policy/ratio_max"] > 1.001
