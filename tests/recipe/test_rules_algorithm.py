@@ -91,7 +91,7 @@ CASES = [
     ),
     (
         ["algorithm.passes=2"],
-        "algorithm.passes: 2 with grpo: only algorithms with a critic sweep several times yet; set it to 1, or algorithm",
+        "algorithm.passes: 2 with grpo: only algorithms with a critic sweep several times yet; set it to 1, or",
     ),
     (
         ["algorithm.name=ppo", "critic.values=recorded"],
