@@ -6,7 +6,8 @@
 
 All rows share one clock: the clock's column holds every row's newest token, whose keys and values the next decode
 writes, and each row reaches left to its own first column. Rows end at any time; the last row takes the place of one
-that ended, and free slots are filled from the queue. The tokens of a sample depend on its seed alone.
+that ended, and free slots are filled from the queue. The tokens of a sample depend on its seed alone. A value head on
+the model says beside every token what was to be expected before it: the state that chooses it is there anyway.
 
 Shapes: S slots, B active rows, C columns, V vocabulary, K columns drawn ahead, M marks, N samples, E end ids.
 """
@@ -22,9 +23,10 @@ from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
 from rpeg.errors import Fault, ModelError, RunFault
-from rpeg.numerics.decoder import Decoder
+from rpeg.numerics.decoder import Decoder, Outlook
 from rpeg.numerics.draws import choose_tokens, seed_streams, uniforms
 from rpeg.numerics.kv_cache import KvCache
+from rpeg.numerics.value_head import ValueHead, named_weights
 
 __all__ = ["Sampled", "Sampler", "SamplingParams"]
 
@@ -48,6 +50,8 @@ class SamplingParams:
     """Any of these ids ends a row."""
     greedy: bool = False
     """Take the most probable token; the recorded log-probabilities are then those of the logits as they are."""
+    values: bool = False
+    """Record values, which takes a sampler with a value head."""
 
     def __post_init__(self) -> None:
         """Check what a recipe has checked already."""
@@ -67,28 +71,34 @@ class Sampled:
     """Per token its log-probability in the distribution it was drawn from, computed in float32."""
     finished: bool
     """True: an end token was sampled. False: cut by ``max_new_tokens``."""
+    values: list[float] | None = None
+    """Per token the value of the state it was chosen in; None if none were asked for."""
 
 
 class Sampler:
     """Samples from a model, ``slots`` rows at once; new weights are loaded between calls of `generate`."""
 
-    def __init__(self, model: PreTrainedModel, slots: int, pad_id: int) -> None:
-        """Take ``model`` as it is. Raises `ModelError` for architectures that cannot be decoded this way."""
+    def __init__(self, model: PreTrainedModel, slots: int, pad_id: int, head: ValueHead | None = None) -> None:
+        """Take ``model`` as it is, and a value ``head`` on it, whose own layers get other numbers.
+
+        Raises `ModelError` for architectures that cannot be decoded this way.
+        """
         assert slots > 0, slots
-        self.model = model
+        self.model, self.head = model, head
         self.slots = slots
         self.version = 0
         self._decoder = Decoder(model, pad_id)
+        self._valuing = self._decoder if head is None else Decoder(model, pad_id, head)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Copy ``weights`` (named as in the model's ``state_dict``; any dtype and device) in place; take their version.
+        """Copy ``weights`` (named as `named_weights` does; any dtype and device) in place; take their version.
 
         Raises `ModelError` with every name that is missing, unknown or of another shape; nothing is copied then.
         """
-        targets = self.model.state_dict()
         # A tied weight has several names in the state dict and one among the parameters: that one is enough.
-        needed = {name for name, _ in self.model.named_parameters()}
+        parameters = named_weights(self.model, self.head)
+        targets, needed = {**self.model.state_dict(), **parameters}, parameters.keys()
         faults = [Fault(name, "is missing among the weights") for name in sorted(needed - weights.keys())]
         faults += [Fault(name, "is not in the sampler's model") for name in sorted(weights.keys() - targets.keys())]
         for name in sorted(weights.keys() & targets.keys()):
@@ -122,9 +132,11 @@ class Sampler:
         written = written or [0] * len(seeds)
         assert len(written) == len(seeds), (len(written), len(seeds))
         assert all(0 <= count < params.max_new_tokens for count in written), written
+        assert self.head is not None or not params.values, "no value head to record values with"
         _check_prompts(prompts, params, self._decoder, written[::group])
         self.model.eval()
-        batch = (self._decoder, self.slots, prompts, group, params, seeds, written)
+        decoder = self._valuing if params.values else self._decoder
+        batch = (decoder, self.slots, prompts, group, params, seeds, written)
         return _samples(_Batch(*batch)) if prompts else iter(())
 
 
@@ -159,6 +171,7 @@ class _Batch:
         self.end_ids_E = torch.tensor(params.end_ids, dtype=torch.int64, device=self.device)
         self.tokens_SC = self._zeros(self.num_columns, torch.int64)
         self.logps_SC = self._zeros(self.num_columns, torch.float32)
+        self.values_SC = self._zeros(self.num_columns, torch.float32) if params.values else None
         self.uniforms_SK = self._zeros(_DRAWN_AHEAD, torch.float32)
         self.marks_SM = self._zeros(4, torch.int64)
         self.indices: list[int] = []  # sample of each active row
@@ -166,11 +179,16 @@ class _Batch:
         self.next_index = 0
         self.clock = self.longest_prompt
         self.drawn_from = self.clock - _DRAWN_AHEAD  # column of the first uniform: so far none is drawn
-        self.block: tuple[range, Cache, Tensor] | None = None  # prompts, their keys and values, logits after them
+        self.block: tuple[range, Cache, Outlook] | None = None  # prompts, their keys and values, what comes after them
         self._cache: KvCache | None = None  # takes its sizes from the first block
 
     def _zeros(self, num_columns: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(self.num_slots, num_columns, dtype=dtype, device=self.device)
+
+    @property
+    def records(self) -> list[Tensor]:
+        """What is recorded of every token."""
+        return [self.tokens_SC, self.logps_SC, *([] if self.values_SC is None else [self.values_SC])]
 
     @property
     def cache(self) -> KvCache:
@@ -196,7 +214,7 @@ class _Batch:
 
     def _admit(self, num_free: int) -> list[int]:
         """Put the next samples of the current block into free slots; return the rows that ended at once."""
-        prompts, block, logits_PV = self.block = self._current_block()
+        prompts, block, outlook_P = self.block = self._current_block()
         first_row, start = len(self.indices), self.next_index
         self.next_index = min(start + num_free, prompts.stop * self.group)
         indices = range(start, self.next_index)
@@ -213,9 +231,9 @@ class _Batch:
         self.marks_SM[rows, _LAST] = answers_B + self.params.max_new_tokens - 1
         self.marks_SM[rows, _STREAM] = self.streams_N[start : self.next_index]
         self._draw(first_row)
-        return self._choose(logits_PV.index_select(0, picks_B), first_row)
+        return self._choose(outlook_P.of(picks_B), first_row)
 
-    def _current_block(self) -> tuple[range, Cache, Tensor]:
+    def _current_block(self) -> tuple[range, Cache, Outlook]:
         """Return the block with the next sample's prompt; a new one, as large as the slots can use, when needed."""
         start = self.next_index // self.group
         if self.block is not None and start in self.block[0]:
@@ -236,11 +254,11 @@ class _Batch:
         num_rows, begin, end = len(self.indices), min(self.firsts), self.clock + 1
         self.cache.open(num_rows, begin, end)
         ids_B1 = self.tokens_SC[:num_rows, self.clock : end]
-        logits_BV = self.decoder.decode(ids_B1, self.marks_SM[:num_rows, _FIRST] - begin, end - begin, self.cache)
+        outlook_B = self.decoder.decode(ids_B1, self.marks_SM[:num_rows, _FIRST] - begin, end - begin, self.cache)
         self.clock += 1
         if self.clock == self.drawn_from + _DRAWN_AHEAD:
             self._draw(0)
-        return self._choose(logits_BV, 0)
+        return self._choose(outlook_B, 0)
 
     def _draw(self, first_row: int) -> None:
         """Draw the random numbers of the rows from ``first_row`` on; those of all rows when they are used up."""
@@ -251,9 +269,9 @@ class _Batch:
         positions_BK = columns_K - marks_BM[:, _ANSWER, None]
         self.uniforms_SK[first_row : len(self.indices)] = uniforms(marks_BM[:, _STREAM, None], positions_BK)
 
-    def _choose(self, logits_BV: Tensor, first_row: int) -> list[int]:
+    def _choose(self, outlook_B: Outlook, first_row: int) -> list[int]:
         """Choose and record a token for each row from ``first_row`` on; return the rows that end with it."""
-        rows = slice(first_row, len(self.indices))
+        rows, logits_BV = slice(first_row, len(self.indices)), outlook_B.logits_BV
         if self.params.greedy:
             logps_BV = logits_BV.float().log_softmax(-1)
             tokens_B = logps_BV.argmax(-1)
@@ -263,6 +281,8 @@ class _Batch:
         logps_B = logps_BV.gather(-1, tokens_B.unsqueeze(-1)).squeeze(-1)
         self.tokens_SC[rows, self.clock] = tokens_B
         self.logps_SC[rows, self.clock] = logps_B
+        if self.values_SC is not None and outlook_B.values_B is not None:
+            self.values_SC[rows, self.clock] = outlook_B.values_B
         is_end_B = (tokens_B.unsqueeze(-1) == self.end_ids_E).any(-1) | (self.marks_SM[rows, _LAST] == self.clock)
         # A row whose probabilities are not numbers ends too, and reading it raises.
         return [first_row + row for row in (is_end_B | logps_B.isnan()).nonzero().flatten().tolist()]
@@ -284,15 +304,15 @@ class _Batch:
         rows_B = torch.tensor(rows, device=self.device)
         answers = [self.firsts[row] + len(self.prompts[self.indices[row] // self.group]) for row in rows]
         columns = slice(min(answers), self.clock + 1)
-        tokens = self.tokens_SC[:, columns].index_select(0, rows_B).tolist()
-        logps = self.logps_SC[:, columns].index_select(0, rows_B).tolist()
+        read = [record_SC[:, columns].index_select(0, rows_B).tolist() for record_SC in self.records]
         samples = []
-        for row, answer, row_tokens, row_logps in zip(rows, answers, tokens, logps, strict=True):
-            if math.isnan(row_logps[-1]):
+        for row, answer, *found in zip(rows, answers, *read, strict=True):
+            tokens, logps, *values = (record[answer - columns.start :] for record in found)
+            if math.isnan(logps[-1]):
                 where = f"sample {self.indices[row]}, token {self.clock - answer}"
                 raise RunFault(f"{where}: the log-probability is not a number; weights or activations overflowed")
-            skip, finished = answer - columns.start, row_tokens[-1] in self.params.end_ids
-            samples.append(Sampled(self.indices[row], row_tokens[skip:], row_logps[skip:], finished))
+            finished = tokens[-1] in self.params.end_ids
+            samples.append(Sampled(self.indices[row], tokens, logps, finished, *values))
         return samples
 
     def _move_rows(self, sources: list[int], targets: list[int]) -> None:
@@ -300,7 +320,7 @@ class _Batch:
         for source, target in zip(sources, targets, strict=True):
             self.indices[target], self.firsts[target] = self.indices[source], self.firsts[source]
         sources_B, targets_B = torch.tensor([sources, targets], device=self.device)
-        for state in (self.tokens_SC, self.logps_SC, self.uniforms_SK, self.marks_SM):
+        for state in (*self.records, self.uniforms_SK, self.marks_SM):
             state.index_copy_(0, targets_B, state.index_select(0, sources_B))
         self.cache.move_rows(sources_B, targets_B, min(self.firsts), self.clock)
 
@@ -308,7 +328,7 @@ class _Batch:
         """Move the window to the left, as far as leaves room for the longest prompt before the clock."""
         begin, end = min(self.firsts), self.clock + 1
         distance = end - max(end - begin, self.longest_prompt + 1)
-        for buffer_SC in (self.tokens_SC, self.logps_SC):
+        for buffer_SC in self.records:
             buffer_SC[:, begin - distance : end - distance] = buffer_SC[:, begin:end].clone()
         self.cache.move_columns(begin, end, distance)
         self.marks_SM[:, :_STREAM] -= distance

@@ -54,6 +54,9 @@ class AlgorithmSection(Section):
     """Answers sampled per prompt; their mean reward is the baseline of most algorithms without a critic."""
     updates_per_step: PositiveInt = 1
     """Optimizer updates a step's answers are split into; divides prompts."""
+    passes: PositiveInt = 1
+    """Sweeps over a step's answers, each with as many updates; old log-probabilities, advantages and values stay those
+    from before the first; above 1 with a critic only."""
     staleness: NonNegativeInt = 0
     """Updates of the weights, in steps, that answers may lag behind; 0 = sample and train in turn."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = Field(default_factory=_default("clip_low"))
@@ -121,6 +124,11 @@ class AlgorithmSection(Section):
     """
 
     @property
+    def all_updates(self) -> int:
+        """Optimizer updates of a step, in all of its passes."""
+        return self.updates_per_step * self.passes
+
+    @property
     def defaults(self) -> AlgorithmDefaults:
         """The constants of the algorithm."""
         return ALGORITHM_DEFAULTS[self.name]
@@ -149,6 +157,9 @@ class CriticSection(Section):
     sharing: Literal["auto", "none", "full", "detached", "lower"] = "auto"
     """What policy and critic have in common: nothing; all layers; all layers, which the critic does not train; or the
     lower layers. auto = none for ppo, full for ppo_shared."""
+    values: Literal["computed", "recorded"] = "computed"
+    """Where the values come from that advantages are made with: a pass over the finished answers, or the sampler, which
+    then has the critic's head on a trunk that they share and records them as it decodes."""
     layers: PositiveInt | None = None
     """Lower layers in common, with sharing lower; default: half of them."""
     path: str | None = None

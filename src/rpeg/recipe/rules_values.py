@@ -256,9 +256,11 @@ def _slots_are_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("sampling.slots", what, f"set it to at most {rows}")
 
 
-@VALUE_RULES.over("optimizer.warmup_updates", "run.steps", "algorithm.updates_per_step", is_advice=True)
+@VALUE_RULES.over(
+    "optimizer.warmup_updates", "run.steps", "algorithm.updates_per_step", "algorithm.passes", is_advice=True
+)
 def _rise_ends(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    updates = recipe.run.steps * recipe.algorithm.updates_per_step
+    updates = recipe.run.steps * recipe.algorithm.all_updates
     if recipe.optimizer.warmup_updates > updates:
         what = f"{recipe.optimizer.warmup_updates} is more than the run's {updates} updates"
         yield Fault("optimizer.warmup_updates", what, "the learning rate never reaches optimizer.lr; lower it")

@@ -48,6 +48,8 @@ class Conversation:
     """Whether the policy wrote each token."""
     logps: list[float] = field(default_factory=list)
     """Log-probability of each token of the policy as it was sampled, 0 for those of the environment."""
+    values: list[float] = field(default_factory=list)
+    """Value of the state before each token of the policy, 0 where none is recorded and for those of the environment."""
     last: list[int] = field(default_factory=list)
     """Tokens of the policy's last turn."""
     num_turns: int = 0
@@ -65,6 +67,7 @@ class Conversation:
         self.last = sampled.ids
         self.ids += sampled.ids
         self.logps += sampled.logps
+        self.values += sampled.values or [0.0] * len(sampled.ids)
         self.mask += [True] * len(sampled.ids)
         self.num_turns += 1
 
@@ -72,6 +75,7 @@ class Conversation:
         """Add what the environment answered."""
         self.ids += ids
         self.logps += [0.0] * len(ids)
+        self.values += [0.0] * len(ids)
         self.mask += [False] * len(ids)
 
 

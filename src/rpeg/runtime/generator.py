@@ -21,10 +21,12 @@ from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
 from rpeg.runtime.conversation import Conversation, converse, turn_metrics
 from rpeg.runtime.judge import Judge
+from rpeg.runtime.learner import copied
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.samples import SHOWN, length_metrics, sample_records
+from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.task import Outcome, Task, Weights
 
 __all__ = ["Generator", "end_ids"]
@@ -38,20 +40,31 @@ _SHOWN = 16
 class Generator:
     """A sampler and the weights it may be asked to sample from."""
 
-    def __init__(self, recipe: Recipe, model: Path, version: int, rewards: Scorer, judge: Judge | None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: Path,
+        version: int,
+        rewards: Scorer,
+        judge: Judge | None,
+        *,
+        values: bool = False,
+    ) -> None:
         """Load ``model`` as the weights of ``version``.
 
-        Held-out answers are scored by ``rewards``, those of rounds by ``judge``.
+        Held-out answers are scored by ``rewards``, those of rounds by ``judge``. With ``values`` the critic's head is
+        on the sampler's model, and says beside every token what was to be expected before it.
         """
         self._recipe, self._rewards, self._judge = recipe, rewards, judge
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
-        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id))
+        head = shared_head(recipe, policy, model, version) if values else None
+        assert values == (head is not None), "the graph records values, the recipe has no head on the policy's trunk"
+        self._records_values = values
+        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id), head)
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
-        self._weights: dict[int, Weights] = {
-            version: {name: p.detach().clone() for name, p in policy.named_parameters()}
-        }
+        self._weights: dict[int, Weights] = {version: copied(policy, head)}
         self._task = task = load_task(recipe)
         self._environment = task if isinstance(task, Environment) else None
         has_rounds = recipe.algorithm.dynamic_sampling is not None
@@ -87,6 +100,8 @@ class Generator:
             return self._generate_in_rounds(task, version)
         answers = self._answer(task.groups)
         rows = _rows(_repeated(task.groups, self._recipe.algorithm.group_size), answers, version)
+        if self._records_values:
+            rows = rows.joined(_values(rows, answers))
         turns = {} if self._environment is None else turn_metrics(answers)
         return Outcome(
             rows,
@@ -139,7 +154,7 @@ class Generator:
     def _answer(self, asked: Rows) -> list[Conversation]:
         """Answer prompts, a group each."""
         sampling, group = self._recipe.sampling, self._recipe.algorithm.group_size
-        params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
+        params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends, values=self._records_values)
         prompts = [ids.tolist() for ids in asked.ragged("tokens").rows()]
         rows = asked.tensor("row").tolist()
         seeds = [seed + member for seed in asked.tensor("seed").tolist() for member in range(group)]
@@ -239,3 +254,10 @@ def _rows(prompts: list[list[int]], answers: list[Conversation], version: int) -
             "finished": torch.tensor([s.finished for s in answers]),
         }
     )
+
+
+def _values(rows: Rows, answers: list[Conversation]) -> Rows:
+    """Return the recorded values beside the tokens of ``rows``, 0 for what the policy did not write."""
+    lengths = rows.ragged("tokens").lengths_N.tolist()
+    values = [[0.0] * (length - len(s.values)) + s.values for length, s in zip(lengths, answers, strict=True)]
+    return Rows({"value": Ragged.of(values, torch.float32)})

@@ -9,7 +9,7 @@ from rpeg.graph.access import Access
 from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
 from rpeg.plan.events import Event
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import num_events, row_parts
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task, Weights
 
@@ -51,14 +51,15 @@ class Store:
         return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights)
 
     def _read(self, access: Access, event: Event, step: int) -> Rows | None:
-        used = num_events(self._graph, event.stage)
+        used = row_parts(self._graph, event.stage)
+        firing = event.firing % used
         if self._graph.data_of[access.data].kind is DataKind.EXTERNAL:
             is_given = access.data in self._providers and step >= 0
             rows = self._providers[access.data](step) if is_given else None
-            return None if rows is None else rows.only(access.columns).share(event.firing, used)
+            return None if rows is None else rows.only(access.columns).share(firing, used)
         if (access.data, step) not in self._rows:
             return None
-        return self._share(access, self._rows[access.data, step], event.firing, used)
+        return self._share(access, self._rows[access.data, step], firing, used)
 
     def _share(self, access: Access, parts: Mapping[tuple[str, int], Rows], firing: int, used: int) -> Rows:
         """Return the rows of one reader firing out of ``used``, taken from as few producer firings as hold them."""
