@@ -28,7 +28,8 @@ PARAMS = SamplingParams(temperature=1.0, max_new_tokens=24, end_ids=(1, 7, 9))
 
 def asked(prompts: list[list[int]], first_seed: int = 100, group: int = 2) -> Rows:
     seeds = torch.tensor([first_seed + group * i for i in range(len(prompts))])
-    return Rows({"tokens": Ragged.of(prompts, torch.int64), "seed": seeds})
+    rows = torch.arange(len(prompts))
+    return Rows({"tokens": Ragged.of(prompts, torch.int64), "seed": seeds, "row": rows})
 
 
 def test_groups_are_handed_out_as_they_are_complete_and_only_once() -> None:
@@ -42,7 +43,8 @@ def test_groups_are_handed_out_as_they_are_complete_and_only_once() -> None:
     for _ in range(3):
         while (taken := running.take(0, 2, range(6))) is None:
             running.advance()
-        assert taken.prompts == [prompts[place] for place in taken.places]
+        assert taken.prompts == [prompts[place] for place in taken.places for _ in range(2)]
+        assert taken.rows == taken.places
         order += taken.places
         for i, place in enumerate(taken.places):
             found[place] = [sampled.ids for sampled in taken.samples[2 * i : 2 * i + 2]]

@@ -1,7 +1,8 @@
-"""Models beside the policy: what a critic shares and trains, adapters and the model below them, reward models."""
+"""Models beside the policy: what a critic shares and trains, reward models."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.runtime.conftest import TINY, Recorder, tiny_recipe
-from tests.runtime.test_run import assert_same, untimed
+from tests.runtime.test_run import untimed
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rpeg.errors import InvalidInput, PlanError
@@ -20,6 +21,7 @@ from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
 from rpeg.plan.bind import HOST
 from rpeg.recipe.graph import build_graph
+from rpeg.runtime.critic import Critic
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.policy import Policy
 from rpeg.runtime.rows import Ragged, Rows
@@ -30,7 +32,6 @@ Run = Callable[..., RunFolder]
 
 ONE: dict[str, Any] = {"run": {"steps": 1}, "optimizer": {"lr": 1e-2, "clip_norm": 1e9}}
 DEEP = {"scratch": {**TINY["model"]["scratch"], "layers": 2}}
-ADAPTER = {**TINY["model"], "adapter": {"rank": 4, "alpha": 8.0}}
 
 
 def shared(sharing: str, **critic: Any) -> dict[str, Any]:
@@ -92,6 +93,26 @@ def test_what_the_values_train(tmp_path: Path, sharing: str, trained: set[str]) 
 PARTS = ("embed_tokens", "layers.0", "layers.1", "norm")
 
 
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_answers_that_were_cut_off_teach_a_critic_unless_masked(tmp_path: Path, mask_truncated: bool) -> None:
+    """Of two answers the second was cut off: masked, the gradient and the tokens it is divided by are of the first."""
+    folder = other_model(tmp_path / "model")
+    recipe = tiny_recipe(
+        algorithm={"name": "ppo", "updates_per_step": 1, "mask_truncated": mask_truncated},
+        optimizer={"lr": 1e-2, "clip_norm": 1e9},
+    )
+    graph = build_graph(recipe)
+    (columns,) = [read.columns for read in graph.reads("train_critic") if read.data == "rollouts"]
+    assert ("finished" in columns) == mask_truncated
+    found, alone = (Critic(recipe, Origin(folder, folder, None, 0)) for _ in range(2))
+    rows = valued_rows().joined(Rows({"finished": torch.tensor([True, False])}))
+    found.train(Task("train_critic", StageKind.TRAIN, 0, 0, Rows({}), rows, {}))
+    alone.train(Task("train_critic", StageKind.TRAIN, 0, 0, Rows({}), rows.part(0, 1), {}))
+    update = Task("update_critic", StageKind.UPDATE, 0, 0, Rows({}), Rows({}), {})
+    norms = [each.update(update).metrics["critic/grad_norm"] for each in (found, alone)]
+    assert (norms[0] == pytest.approx(norms[1], rel=1e-5)) == mask_truncated
+
+
 def test_one_pass_for_scores_and_values(run_tiny: Run) -> None:
     plain = shared("full")
     fused = shared("full")
@@ -108,30 +129,6 @@ def test_a_head_learns_at_its_own_rate(run_tiny: Run) -> None:
     assert head["linear.bias"].abs().item() == pytest.approx(3e-2, rel=1e-3)
     norm = weights(folder, 1)["model.norm.weight"]
     assert (norm - 1).abs().max().item() == pytest.approx(1e-2, rel=1e-3)
-
-
-def test_an_adapter_is_trained_alone_and_its_reference_is_the_model_below(run_tiny: Run) -> None:
-    algorithm = {"kl_coefficient": 0.5, "reference": "adapter_off", "updates_per_step": 1}
-    folder = run_tiny("adapter", model=ADAPTER, algorithm=algorithm, run={"steps": 3})
-    rows = untimed(folder)[1:]
-    assert rows[0]["loss/kl"] == 0.0  # a new adapter changes nothing
-    assert all(row["loss/kl"] > 1e-5 for row in rows[1:])
-    before = load_file(folder.path / "reference" / "model.safetensors")
-    after = load_file(folder.model / "model.safetensors")
-    assert before.keys() == after.keys()
-    linear = {name for name in before if name.split(".")[-2].endswith("_proj")}
-    assert {name for name in before if not torch.equal(before[name], after[name])} == linear
-    matrices = load_file(folder.checkpoint(3) / "adapter.safetensors")
-    name = "model.layers.0.mlp.up_proj"
-    product = 2.0 * matrices[f"{name}.up"] @ matrices[f"{name}.down"]
-    torch.testing.assert_close(after[f"{name}.weight"], before[f"{name}.weight"] + product)
-
-
-def test_an_adapter_resumes_bit_for_bit(run_tiny: Run) -> None:
-    sections: dict[str, Any] = {"model": ADAPTER, "algorithm": {"kl_coefficient": 0.1, "reference": "adapter_off"}}
-    whole = run_tiny("whole", **sections)
-    run_tiny("parts", run={"steps": 2}, **sections)
-    assert_same(whole, run_tiny("parts", resume=True, **sections), 4)
 
 
 @pytest.fixture
@@ -156,6 +153,38 @@ def test_a_reward_model_scores(run_tiny: Run, judge: Path, name: str) -> None:
     assert all(row["reward/std"] > 0 for row in rows)
     assert all(row["length/mean"] > 0 and row["optim/grad_norm"] > 0 for row in rows)
     assert ("greedy/reward" in rows[0]) == (name == "remax")
+
+
+def test_runs_with_a_reward_model_tell_what_others_tell(run_tiny: Run, judge: Path) -> None:
+    """Only who scored differs: the same keys of samples and figures of lengths, of the same answers in step 1."""
+    one: dict[str, Any] = {"run": {"steps": 1}, "algorithm": {"updates_per_step": 1}, "evaluation": {"every_steps": 0}}
+    folders = [run_tiny("judged", reward={**TINY["reward"], "model": str(judge)}, **one), run_tiny("counted", **one)]
+    judged, counted = ([json.loads(line) for line in folder.samples.read_text().splitlines()] for folder in folders)
+    scores = ("reward", "advantage")
+    assert [{**each, **dict.fromkeys(scores)} for each in judged] == [
+        {**each, **dict.fromkeys(scores)} for each in counted
+    ]
+    assert len(judged) == 16
+    assert all(each["answer"] and each["row_id"].startswith("arithmetic/train/") for each in judged)
+    assert [each["reward"] for each in judged] != [each["reward"] for each in counted]
+    (first,), (second,) = (untimed(folder) for folder in folders)
+    names = [name for name in second if name.startswith("length/") or name == "rows/truncated"]
+    assert len(names) == 4
+    assert [first[name] for name in names] == [second[name] for name in names]
+    assert sum(each["reward"] for each in judged) / 16 == pytest.approx(first["reward/mean"])
+
+
+def test_overlong_answers_are_punished_whoever_scores_them(run_tiny: Run, judge: Path) -> None:
+    """Seven of the eight tokens are the buffer: an answer of n tokens loses (n - 1) / 7."""
+    one: dict[str, Any] = {"run": {"steps": 1}, "algorithm": {"updates_per_step": 1}, "evaluation": {"every_steps": 0}}
+    reward = {**TINY["reward"], "model": str(judge)}
+    plain = run_tiny("plain", reward=reward, **one)
+    punished = run_tiny("punished", reward={**reward, "overlong_buffer_tokens": 7}, **one)
+    (first,), (second,) = (untimed(folder) for folder in (plain, punished))
+    shown = [json.loads(line) for line in plain.samples.read_text().splitlines()]
+    lost = sum((each["length"] - 1) / 7 for each in shown) / 16
+    assert second["reward/overlong"] == pytest.approx(-lost)
+    assert second["reward/mean"] == pytest.approx(first["reward/mean"] - lost, abs=1e-6)
 
 
 def other_model(folder: Path, characters: str = "0123456789+-=;#.", layers: int = 1) -> Path:

@@ -6,7 +6,8 @@
 
 All rows share one clock: the clock's column holds every row's newest token, whose keys and values the next decode
 writes, and each row reaches left to its own first column. Rows end at any time; the last row takes the place of one
-that ended, and free slots are filled from the queue. The tokens of a sample depend on its seed alone.
+that ended, and free slots are filled from the queue. The tokens of a sample depend on its seed alone. A value head on
+the model says beside every token what was to be expected before it: the state that chooses it is there anyway.
 
 Shapes: S slots, B active rows, C columns, V vocabulary, K columns drawn ahead, M marks, N samples, E end ids.
 """
@@ -15,14 +16,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache
 
 from rpeg.errors import Fault, ModelError, RunFault
-from rpeg.numerics.decoder import Decoder
+from rpeg.numerics.decoder import Decoder, Outlook
 from rpeg.numerics.draws import choose_tokens, seed_streams, uniforms
 from rpeg.numerics.kv_cache import KvCache
 from rpeg.numerics.samples import Sampled, SamplingParams
@@ -65,6 +67,7 @@ class Running:
         self.end_ids_E = torch.tensor(params.end_ids, dtype=torch.int64, device=self.device)
         self.tokens_SC = self._zeros(self.num_columns, torch.int64)
         self.logps_SC = self._zeros(self.num_columns, torch.float32)
+        self.values_SC = self._zeros(self.num_columns, torch.float32) if params.values else None
         self.versions_C = [version] * self.num_columns  # all rows get the token of a column from the same weights
         self.has_to_decode = False
         self.uniforms_SK = self._zeros(_DRAWN_AHEAD, torch.float32)
@@ -74,7 +77,7 @@ class Running:
         self.next_index = 0
         self.clock = self.longest_prompt
         self.drawn_from = self.clock - _DRAWN_AHEAD
-        self.block: tuple[range, Cache, Tensor] | None = None  # prompts, their keys and values, logits after them
+        self.block: tuple[range, Cache, Outlook] | None = None  # prompts, their keys and values, what comes after them
         self._cache: KvCache | None = None  # takes its sizes from the first block
 
     def add(
@@ -120,8 +123,8 @@ class Running:
         self.rooms_N = self.rooms_N[samples:]
         self.indices, self.next_index = [index - samples for index in self.indices], self.next_index - samples
         if self.block is not None:
-            prompts, cache, logits_PV = self.block
-            self.block = (range(prompts.start - count, prompts.stop - count), cache, logits_PV)
+            prompts, cache, outlook_P = self.block
+            self.block = (range(prompts.start - count, prompts.stop - count), cache, outlook_P)
 
     def go_on_with(self, version: int, *, keeps_cache: bool) -> None:
         """Draw the following tokens from other weights, which the model has been given under the name ``version``.
@@ -138,9 +141,8 @@ class Running:
     @torch.inference_mode()
     def _prefill_again(self) -> None:
         """Compute the keys and values of all active rows anew, up to the token before the newest."""
-        answers, _ = self._answers(list(range(len(self.indices))), self.clock)
-        pairs = zip(self.indices, answers, strict=True)
-        so_far = [[*self._prompt_of(index), *tokens] for index, tokens in pairs]
+        answers = self._answers(list(range(len(self.indices))), self.clock)
+        so_far = [[*self._prompt_of(i), *tokens] for i, (tokens, *_) in zip(self.indices, answers, strict=True)]
         first_row = 0
         while left := so_far[first_row:]:
             count = _num_in_block(list(map(len, left)))
@@ -152,13 +154,19 @@ class Running:
         """End all samples as they are, those in the queue with no token, and return them."""
         begun = self._read(list(range(len(self.indices)))) if self.indices else []
         waiting = range(self.next_index, len(self.streams_N))
+        values = [] if self.params.values else None
         self.next_index = len(self.streams_N)
         self.indices.clear()
         self.firsts.clear()
-        return [*begun, *(Sampled(self.num_forgotten + index, [], [], False, []) for index in waiting)]
+        return [*begun, *(Sampled(self.num_forgotten + index, [], [], False, [], values) for index in waiting)]
 
     def _zeros(self, num_columns: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(self.num_slots, num_columns, dtype=dtype, device=self.device)
+
+    @property
+    def records(self) -> list[Tensor]:
+        """What is recorded of every token."""
+        return [self.tokens_SC, self.logps_SC, *([] if self.values_SC is None else [self.values_SC])]
 
     @property
     def cache(self) -> KvCache:
@@ -189,7 +197,7 @@ class Running:
 
     def _admit(self, num_free: int) -> list[int]:
         """Put the next samples of the current block into free slots; return the rows that ended at once."""
-        prompts, block, logits_PV = self.block = self._current_block()
+        prompts, block, outlook_P = self.block = self._current_block()
         first_row, start = len(self.indices), self.next_index
         self.next_index = min(start + num_free, bisect_left(self.owners, prompts.stop))
         indices = range(start, self.next_index)
@@ -205,9 +213,9 @@ class Running:
         self.marks_SM[rows, _LAST] = self.clock + self.rooms_N[start : self.next_index] - 1
         self.marks_SM[rows, _STREAM] = self.streams_N[start : self.next_index]
         self._draw(first_row)
-        return self._choose(logits_PV.index_select(0, picks_B), first_row)
+        return self._choose(outlook_P.of(picks_B), first_row)
 
-    def _current_block(self) -> tuple[range, Cache, Tensor]:
+    def _current_block(self) -> tuple[range, Cache, Outlook]:
         """Return the block with the next sample's prompt; a new one, as large as the slots can use, when needed."""
         start = self.owners[self.next_index]
         if self.block is not None and start in self.block[0]:
@@ -224,12 +232,12 @@ class Running:
         num_rows, begin, end = len(self.indices), min(self.firsts), self.clock + 1
         self.cache.open(num_rows, begin, end)
         ids_B1 = self.tokens_SC[:num_rows, self.clock : end]
-        logits_BV = self.decoder.decode(ids_B1, self.marks_SM[:num_rows, _FIRST] - begin, end - begin, self.cache)
+        outlook_B = self.decoder.decode(ids_B1, self.marks_SM[:num_rows, _FIRST] - begin, end - begin, self.cache)
         self.clock += 1
         self.has_to_decode = False
         if self.clock == self.drawn_from + _DRAWN_AHEAD:
             self._draw(0)
-        return self._choose(logits_BV, 0)
+        return self._choose(outlook_B, 0)
 
     def _prompt_of(self, index: int) -> Sequence[int]:
         return self.prompts[self.owners[index]]
@@ -243,9 +251,9 @@ class Running:
         positions_BK = columns_K - marks_BM[:, _ANSWER, None]
         self.uniforms_SK[first_row : len(self.indices)] = uniforms(marks_BM[:, _STREAM, None], positions_BK)
 
-    def _choose(self, logits_BV: Tensor, first_row: int) -> list[int]:
+    def _choose(self, outlook_B: Outlook, first_row: int) -> list[int]:
         """Choose and record a token for each row from ``first_row`` on; return the rows that end with it."""
-        rows = slice(first_row, len(self.indices))
+        rows, logits_BV = slice(first_row, len(self.indices)), outlook_B.logits_BV
         if self.params.greedy:
             logps_BV = logits_BV.float().log_softmax(-1)
             tokens_B = logps_BV.argmax(-1)
@@ -256,6 +264,8 @@ class Running:
         self.versions_C[self.clock] = self.version
         self.tokens_SC[rows, self.clock] = tokens_B
         self.logps_SC[rows, self.clock] = logps_B
+        if self.values_SC is not None and outlook_B.values_B is not None:
+            self.values_SC[rows, self.clock] = outlook_B.values_B
         is_end_B = (tokens_B.unsqueeze(-1) == self.end_ids_E).any(-1) | (self.marks_SM[rows, _LAST] == self.clock)
         # A row whose probabilities are not numbers ends too, and reading it raises.
         return [first_row + row for row in (is_end_B | logps_B.isnan()).nonzero().flatten().tolist()]
@@ -275,32 +285,31 @@ class Running:
     def _read(self, rows: list[int]) -> list[Sampled]:
         """Read the answers of ``rows`` back from the device."""
         samples = []
-        for row, ids, logps in zip(rows, *self._answers(rows, self.clock + 1), strict=True):
+        for row, found in zip(rows, self._answers(rows, self.clock + 1), strict=True):
+            ids, logps, *values = found
             index = self.num_forgotten + self.indices[row]
             if math.isnan(logps[-1]):
                 where = f"sample {index}, token {len(ids) - 1}"
                 raise RunFault(f"{where}: the log-probability is not a number; weights or activations overflowed")
             versions = self.versions_C[self.clock + 1 - len(ids) : self.clock + 1]
-            samples.append(Sampled(index, ids, logps, ids[-1] in self.params.end_ids, versions))
+            samples.append(Sampled(index, ids, logps, ids[-1] in self.params.end_ids, versions, *values))
         return samples
 
-    def _answers(self, rows: list[int], end: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Return tokens and log-probabilities of the answers of ``rows`` (at least one) before column ``end``."""
+    def _answers(self, rows: list[int], end: int) -> Iterator[list[Any]]:
+        """Yield what is recorded of the answers of ``rows`` (at least one) before column ``end``, tokens first."""
         rows_B = torch.tensor(rows, device=self.device)
         firsts = [self.firsts[row] + len(self._prompt_of(self.indices[row])) for row in rows]
         begin = min(firsts)
-        found = [
-            state_SC[:, begin:end].index_select(0, rows_B).tolist() for state_SC in (self.tokens_SC, self.logps_SC)
-        ]
-        tokens, logps = ([row[first - begin :] for row, first in zip(each, firsts, strict=True)] for each in found)
-        return tokens, logps
+        read = [record_SC[:, begin:end].index_select(0, rows_B).tolist() for record_SC in self.records]
+        for first, *found in zip(firsts, *read, strict=True):
+            yield [record[first - begin :] for record in found]
 
     def _move_rows(self, sources: list[int], targets: list[int]) -> None:
         """Move rows into other slots: as few copies as rows ended, where keeping the order would copy all that stay."""
         for source, target in zip(sources, targets, strict=True):
             self.indices[target], self.firsts[target] = self.indices[source], self.firsts[source]
         sources_B, targets_B = torch.tensor([sources, targets], device=self.device)
-        for state in (self.tokens_SC, self.logps_SC, self.uniforms_SK, self.marks_SM):
+        for state in (*self.records, self.uniforms_SK, self.marks_SM):
             state.index_copy_(0, targets_B, state.index_select(0, sources_B))
         self.cache.move_rows(sources_B, targets_B, min(self.firsts), self.clock)
 
@@ -308,7 +317,7 @@ class Running:
         """Move the window to the left, as far as leaves room for the longest prompt before the clock."""
         begin, end = min(self.firsts), self.clock + 1
         distance = end - max(end - begin, self.longest_prompt + 1)
-        for buffer_SC in (self.tokens_SC, self.logps_SC):
+        for buffer_SC in self.records:
             buffer_SC[:, begin - distance : end - distance] = buffer_SC[:, begin:end].clone()
         self.versions_C[begin - distance : end - distance] = self.versions_C[begin:end]
         self.cache.move_columns(begin, end, distance)

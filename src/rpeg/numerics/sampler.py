@@ -12,6 +12,7 @@ from rpeg.errors import Fault, ModelError
 from rpeg.numerics.decoder import Decoder
 from rpeg.numerics.running import Running
 from rpeg.numerics.samples import Sampled, SamplingParams
+from rpeg.numerics.value_head import ValueHead, named_weights
 
 __all__ = ["Sampler"]
 
@@ -19,23 +20,27 @@ __all__ = ["Sampler"]
 class Sampler:
     """Samples from a model, ``slots`` rows at once; new weights are loaded between calls of `generate`."""
 
-    def __init__(self, model: PreTrainedModel, slots: int, pad_id: int) -> None:
-        """Take ``model`` as it is. Raises `ModelError` for architectures that cannot be decoded this way."""
+    def __init__(self, model: PreTrainedModel, slots: int, pad_id: int, head: ValueHead | None = None) -> None:
+        """Take ``model`` as it is, and a value ``head`` on it, whose own layers get other numbers.
+
+        Raises `ModelError` for architectures that cannot be decoded this way.
+        """
         assert slots > 0, slots
-        self.model = model
+        self.model, self.head = model, head
         self.slots = slots
         self.version = 0
         self._decoder = Decoder(model, pad_id)
+        self._valuing = self._decoder if head is None else Decoder(model, pad_id, head)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Copy ``weights`` (named as in the model's ``state_dict``; any dtype and device) in place; take their version.
+        """Copy ``weights`` (named as `named_weights` does; any dtype and device) in place; take their version.
 
         Raises `ModelError` with every name that is missing, unknown or of another shape; nothing is copied then.
         """
-        targets = self.model.state_dict()
         # A tied weight has several names in the state dict and one among the parameters: that one is enough.
-        needed = {name for name, _ in self.model.named_parameters()}
+        parameters = named_weights(self.model, self.head)
+        targets, needed = {**self.model.state_dict(), **parameters}, parameters.keys()
         faults = [Fault(name, "is missing among the weights") for name in sorted(needed - weights.keys())]
         faults += [Fault(name, "is not in the sampler's model") for name in sorted(weights.keys() - targets.keys())]
         for name in sorted(weights.keys() & targets.keys()):
@@ -89,9 +94,11 @@ class Sampler:
             slots: rows decoded at once; None: as many as the sampler has.
             has_queue: whether there will be more samples than slots.
         """
+        assert self.head is not None or not params.values, "no value head to record values with"
         self.model.eval()
+        decoder = self._valuing if params.values else self._decoder
         reach = longest_prompt + params.max_new_tokens if longest_row is None else longest_row
-        return Running(self._decoder, self.version, slots or self.slots, longest_prompt, reach, params, has_queue)
+        return Running(decoder, self.version, slots or self.slots, longest_prompt, reach, params, has_queue)
 
 
 def _samples(running: Running) -> Iterator[Sampled]:

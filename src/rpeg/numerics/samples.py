@@ -19,6 +19,8 @@ class SamplingParams:
     """Any of these ids ends a row."""
     greedy: bool = False
     """Take the most probable token; the recorded log-probabilities are then those of the logits as they are."""
+    values: bool = False
+    """Record values, which takes a sampler with a value head."""
 
     def __post_init__(self) -> None:
         """Check what a recipe has checked already."""
@@ -40,3 +42,5 @@ class Sampled:
     """True: an end token was sampled. False: cut by ``max_new_tokens``, or by `Running.cut`."""
     versions: list[int]
     """Per token the version of the weights it was drawn from."""
+    values: list[float] | None = None
+    """Per token the value of the state it was chosen in; None if none were asked for."""

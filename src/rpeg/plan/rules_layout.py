@@ -8,7 +8,7 @@ from fractions import Fraction
 from rpeg.errors import Fault
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import row_parts
 from rpeg.plan.layout import ITEM_BYTES, degrees
 from rpeg.plan.plan import Binding, Mesh, Pipeline, Plan
 from rpeg.plan.site import Site
@@ -84,7 +84,7 @@ def _extents(binding: Binding, mesh: Mesh, model: str, known: dict[str, int]) ->
 
 
 def _rows(graph: Graph, binding: Binding, mesh: Mesh) -> Iterator[_Said]:
-    firings = num_events(graph, binding.stage)
+    firings = row_parts(graph, binding.stage)
     ranks, rows = max(1, mesh.sizes.get("dp", 1) // max(1, binding.servers)), Fraction(graph.batch_rows, firings)
     if graph.batch_rows % mesh.sizes.get("dp", 1):
         return  # P2 says so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rpeg.algorithms.catalog import ALGORITHMS
@@ -28,9 +29,16 @@ def build_graph(recipe: Recipe) -> Graph:
     algorithm = recipe.algorithm
     sizes = algorithm.prompts, algorithm.group_size, algorithm.staleness
     graph = ALGORITHMS[_name(recipe)](*sizes, **_shared_options(recipe), **_own_options(recipe))
-    for text in algorithm.rewrites:
+    for text in _rewrites(recipe):
         graph = parse(text).apply(graph, explore=True)
     return graph
+
+
+def _rewrites(recipe: Recipe) -> Iterator[str]:
+    """Yield the rewrites that keys of the critic stand for, then those that the recipe writes out."""
+    if recipe.critic is not None and recipe.critic.values == "recorded":
+        yield "use_recorded_value{stage=value}"
+    yield from recipe.algorithm.rewrites
 
 
 def _name(recipe: Recipe) -> str:
@@ -47,6 +55,7 @@ def _shared_options(recipe: Recipe) -> dict[str, Any]:
         "kl": Kl(algorithm.kl_place),
         "reference": Reference.FROZEN if algorithm.reference == "none" else Reference(algorithm.reference),
         "reference_decay": algorithm.reference_decay,
+        "old_logprob": Logprob(algorithm.old_logprob),
         "reward": RewardSource.MODEL if recipe.reward.model else RewardSource.VERIFIER,
         "evaluate_every_steps": recipe.evaluation.every_steps,
     }
@@ -57,11 +66,9 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
     algorithm, critic = recipe.algorithm, recipe.critic
     if critic is not None:
         trunk = {} if critic.sharing == "none" else {"trunk": Trunk(critic.sharing)}
-        return {"mini_batches": algorithm.updates_per_step, "whiten": algorithm.whiten, **trunk}
-    own: dict[str, Any] = {
-        "updates_per_step": algorithm.updates_per_step,
-        "old_logprob": Logprob(algorithm.old_logprob),
-    }
+        own = {"mini_batches": algorithm.updates_per_step, "passes": algorithm.passes, "whiten": algorithm.whiten}
+        return {**own, "mask_truncated": algorithm.mask_truncated, **trunk}
+    own: dict[str, Any] = {"updates_per_step": algorithm.updates_per_step}
     if algorithm.in_flight != "none":
         own["in_flight"] = KvPolicy(f"kv_{algorithm.in_flight}")
     if (partial := algorithm.partial_rollouts) is not None:

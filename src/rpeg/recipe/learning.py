@@ -63,6 +63,9 @@ class AlgorithmSection(Section):
     """Answers sampled per prompt; their mean reward is the baseline of most algorithms without a critic."""
     updates_per_step: PositiveInt = 1
     """Optimizer updates a step's answers are split into; divides prompts."""
+    passes: PositiveInt = 1
+    """Sweeps over a step's answers, each with as many updates; old log-probabilities, advantages and values stay those
+    from before the first; above 1 with a critic only."""
     staleness: NonNegativeInt = 0
     """Updates of the weights, in steps, that answers may lag behind; 0 = sample and train in turn."""
     in_flight: Literal["none", "keep", "recompute"] = "none"
@@ -107,8 +110,8 @@ class AlgorithmSection(Section):
     dynamic_sampling: DynamicSamplingSection | None = None
     """Further prompts in place of groups without spread, or null; with grpo and dapo."""
     mask_truncated: bool = False
-    """Whether answers cut off at sampling.max_new_tokens are left out of the policy's loss; they count in the baseline
-    and for a critic."""
+    """Whether answers cut off at sampling.max_new_tokens are left out of the losses of policy and critic; they count in
+    the baseline."""
     correction: Literal["auto", "none", "truncated", "truncated_sequence", "masked", "decoupled", "rejection"] = Field(
         default="auto", validate_default=True
     )
@@ -127,8 +130,17 @@ class AlgorithmSection(Section):
     """Whether the learning rate of an update is multiplied with the root of the effective share of its answers."""
     rewrites: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Transformations of the algorithm's graph, in order, such as stream{producer=gen,firings=4}."""
-    old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)
-    """Ratio's denominator: as sampled, or recomputed before the step; auto = the latter with correction or critic."""
+    old_logprob: Literal["auto", "recorded", "recomputed", "interpolated"] = Field(
+        default="auto", validate_default=True
+    )
+    """Ratio's denominator, the policy before the step: as sampled, recomputed by a pass, or interpolated between the
+    policy that sampled and the current one, without a pass; auto = recomputed with correction or critic, else recorded.
+    """
+
+    @property
+    def all_updates(self) -> int:
+        """Optimizer updates of a step, in all of its passes."""
+        return self.updates_per_step * self.passes
 
     @property
     def max_staleness(self) -> int:
@@ -165,6 +177,9 @@ class CriticSection(Section):
     sharing: Literal["auto", "none", "full", "detached", "lower"] = "auto"
     """What policy and critic have in common: nothing; all layers; all layers, which the critic does not train; or the
     lower layers. auto = none for ppo, full for ppo_shared."""
+    values: Literal["computed", "recorded"] = "computed"
+    """Where the values come from that advantages are made with: a pass over the finished answers, or the sampler, which
+    then has the critic's head on a trunk that they share and records them as it decodes."""
     layers: PositiveInt | None = None
     """Lower layers in common, with sharing lower; default: half of them."""
     path: str | None = None

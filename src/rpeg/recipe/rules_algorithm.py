@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ _WITH_STD = ("grpo", "dapo", "gspo", "cispo")
 _WITH_CONTROLLER = ("ppo", "ppo_shared")
 _CAPPED, _BOUNDED = ("truncated", "truncated_sequence"), ("masked", "rejection")
 _REMOVE = "remove it"
+_VALUE_PASS = re.compile(r"[=,\[]\s*(?:old_logp\+)?value\s*[,\]}]")
+"""The pass for values in the text of a rewrite, alone or fused."""
 
 
 def _names(having: str) -> str:
@@ -33,7 +36,7 @@ def _is_given(algorithm: AlgorithmSection, key: str) -> bool:
     return getattr(algorithm, key) != type(algorithm).model_fields[key].default
 
 
-@ALGORITHM_RULES.over("model.adapter", "algorithm.name", "algorithm.reference")
+@ALGORITHM_RULES.over("model.adapter", "algorithm.reference")
 def _adapter_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm, has_adapter = recipe.algorithm, recipe.model.adapter is not None
     if algorithm.reference == "adapter_off" and not has_adapter:
@@ -42,9 +45,6 @@ def _adapter_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
     if has_adapter and algorithm.reference == "ema":
         what = "ema is an average of all weights, and model.adapter trains none of them"
         yield Fault("algorithm.reference", what, "set it to adapter_off, which needs no second model")
-    if has_adapter and algorithm.name == "ppo_shared":
-        what = "an adapter and a value head on one trunk are not trained together yet"
-        yield Fault("model.adapter", what, "choose ppo, whose critic is a model of its own")
 
 
 @ALGORITHM_RULES.over("algorithm.name", "algorithm.group_size")
@@ -62,6 +62,14 @@ def _no_ratio(recipe: Recipe, _: Path) -> Iterator[Fault]:
         what = f"{algorithm.updates_per_step}: {algorithm.name} has no ratio of policies, so the second update of a "
         what += "step would learn from answers of older weights as if they were new"
         yield Fault("algorithm.updates_per_step", what, "set it to 1")
+
+
+@ALGORITHM_RULES.over("algorithm.name", "algorithm.passes")
+def _passes_have_a_critic(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm = recipe.algorithm
+    if algorithm.passes > 1 and not algorithm.defaults.has_critic:
+        what = f"{algorithm.passes} with {algorithm.name}: only algorithms with a critic sweep several times yet"
+        yield Fault("algorithm.passes", what, f"set it to 1, or algorithm.name to {_names('has_critic')}")
 
 
 @ALGORITHM_RULES.over("algorithm.name", "algorithm.normalise", "algorithm.std_normalise", "algorithm.whiten")
@@ -148,7 +156,10 @@ def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
         what = (
             f"recorded with correction {correction}: every importance weight would be 1, so nothing would be corrected"
         )
-        yield Fault("algorithm.old_logprob", what, "set it to recomputed or auto")
+        yield Fault("algorithm.old_logprob", what, "set it to recomputed, interpolated or auto")
+    if algorithm.staleness == 0 and algorithm.old_logprob == "interpolated":
+        what = "interpolated with staleness 0: the policy before the step is the one that sampled, nothing lies between"
+        yield Fault("algorithm.old_logprob", what, "set it to recorded, or staleness to at least 1")
     if correction not in _CAPPED and _is_given(algorithm, "correction_cap"):
         what = f"{algorithm.correction_cap} has no effect with correction {correction}"
         yield Fault("algorithm.correction_cap", what, "remove it, or set correction to truncated")
@@ -205,7 +216,7 @@ def _slightly_stale_answers(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("algorithm.correction", what, "auto corrects them")
 
 
-@ALGORITHM_RULES.over("algorithm.name", "algorithm.old_logprob", "critic")
+@ALGORITHM_RULES.over("algorithm.name", "critic")
 def _critic_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm, critic = recipe.algorithm, recipe.critic
     if critic is None:
@@ -214,10 +225,33 @@ def _critic_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
         what = f"{algorithm.name} has no critic"
         yield Fault("critic", what, f"remove the section, or set algorithm.name to {_names('has_critic')}")
         return
-    if algorithm.old_logprob == "recorded":
-        what = f"recorded: {algorithm.name} makes a pass of its own for it"
-        yield Fault("algorithm.old_logprob", what, "set it to recomputed or auto")
     yield from _sharing_fits(algorithm.name, critic, recipe)
+
+
+@ALGORITHM_RULES.over("algorithm.name", "algorithm.staleness", "algorithm.rewrites", "critic")
+def _values_are_recorded(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    critic, algorithm = recipe.critic, recipe.algorithm
+    if critic is None or critic.values == "computed":
+        return
+    if critic.sharing == "none":
+        what = "recorded with sharing none: the sampler runs the policy, and the critic is another model"
+        yield Fault("critic.values", what, "set it to computed, or algorithm.name to ppo_shared")
+    if algorithm.staleness and critic.value_clip is not None:
+        what = f"{critic.value_clip} with staleness {algorithm.staleness} and values recorded: it would clip around "
+        what += "values of older weights, which the critic may have left by more than that before the step"
+        yield Fault("critic.value_clip", what, "set it to null, or critic.values to computed")
+    for text in algorithm.rewrites:
+        if _VALUE_PASS.search(text):
+            what = f"{text} names the pass for values, which there is not with critic.values recorded"
+            yield Fault("algorithm.rewrites", what, _REMOVE)
+
+
+@ALGORITHM_RULES.over("algorithm.staleness", "critic", is_advice=True)
+def _values_are_of_older_weights(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    critic, staleness = recipe.critic, recipe.algorithm.staleness
+    if critic is not None and critic.values == "recorded" and staleness:
+        what = f"recorded with staleness {staleness}: advantages are made with values of older weights"
+        yield Fault("critic.values", what, "computed makes them of the newest")
 
 
 def _sharing_fits(name: str, critic: CriticSection, recipe: Recipe) -> Iterator[Fault]:

@@ -47,6 +47,14 @@ def _one_model(recipe: Recipe, _: Path) -> Iterator[Fault]:
         )
 
 
+@VALUE_RULES.over("model.weights", "model.dtype")
+def _weights_fit_arithmetic(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    model = recipe.model
+    if model.weights == "bfloat16" and model.dtype == "float32":
+        what = "bfloat16 with model.dtype float32: nothing of weights in bfloat16 is computed in float32"
+        yield Fault("model.weights", what, "set model.dtype to bfloat16, or model.weights to float32")
+
+
 @VALUE_RULES.over("model.scratch.hidden", "model.scratch.heads", "model.scratch.head_size")
 def _heads_divide(recipe: Recipe, _: Path) -> Iterator[Fault]:
     shape = recipe.model.scratch
@@ -248,9 +256,11 @@ def _slots_are_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("sampling.slots", what, f"set it to at most {rows}")
 
 
-@VALUE_RULES.over("optimizer.warmup_updates", "run.steps", "algorithm.updates_per_step", is_advice=True)
+@VALUE_RULES.over(
+    "optimizer.warmup_updates", "run.steps", "algorithm.updates_per_step", "algorithm.passes", is_advice=True
+)
 def _rise_ends(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    updates = recipe.run.steps * recipe.algorithm.updates_per_step
+    updates = recipe.run.steps * recipe.algorithm.all_updates
     if recipe.optimizer.warmup_updates > updates:
         what = f"{recipe.optimizer.warmup_updates} is more than the run's {updates} updates"
         yield Fault("optimizer.warmup_updates", what, "the learning rate never reaches optimizer.lr; lower it")

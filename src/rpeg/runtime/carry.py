@@ -70,6 +70,8 @@ class Carried:
 
     numbers: list[int]
     """Which prompts of the run the groups of the step belong to."""
+    rows: list[int]
+    """Problem of each."""
     prompts: list[list[int]]
     """One per answer."""
     answers: list[Conversation]
@@ -136,6 +138,7 @@ class Window:
         taken = sorted([*due, *complete[: size - len(due)]], key=lambda each: each.number)
         return Carried(
             [each.number for each in taken],
+            [each.row for each in taken],
             [each.prompt for each in taken for _ in each.answers],
             [answer for each in taken for answer in each.answers],
             _packed([each for each in self._groups if each not in taken]),

@@ -51,6 +51,8 @@ class Conversation:
     """Log-probability of each token of the policy as it was sampled, 0 for those of the environment."""
     versions: list[int] = field(default_factory=list)
     """Version of the weights that each token was drawn from; of the environment's, that of the turn before."""
+    values: list[float] = field(default_factory=list)
+    """Value of the state before each token of the policy, 0 where none is recorded and for those of the environment."""
     last: list[int] = field(default_factory=list)
     """Tokens of the policy's last turn."""
     num_turns: int = 0
@@ -76,6 +78,7 @@ class Conversation:
         self.ids += sampled.ids
         self.logps += sampled.logps
         self.versions += sampled.versions
+        self.values += sampled.values or [0.0] * len(sampled.ids)
         self.mask += [True] * len(sampled.ids)
         self.num_turns += 1
 
@@ -84,6 +87,7 @@ class Conversation:
         self.ids += ids
         self.logps += [0.0] * len(ids)
         self.versions += self.versions[-1:] * len(ids)
+        self.values += [0.0] * len(ids)
         self.mask += [False] * len(ids)
 
 

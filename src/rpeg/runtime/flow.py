@@ -50,8 +50,10 @@ class Taken:
 
     places: list[int]
     """Which groups of the step they are."""
+    rows: list[int]
+    """Problem of each."""
     prompts: list[list[int]]
-    """One per group."""
+    """One per sample."""
     samples: list[Sampled]
     """All of a group, in the order of their seeds, then those of the next."""
 
@@ -63,6 +65,8 @@ class _Step:
     first: int
     """Number of its first group among all that were ever added to the running batch."""
     prompts: list[list[int]]
+    rows: list[int]
+    """Problem of each prompt."""
     num_left: int
     """Groups that were not handed out yet."""
     ended: dict[int, list[Sampled]] = field(default_factory=dict)
@@ -100,7 +104,7 @@ class Flow:
         prompts = [ids.tolist() for ids in asked.ragged("tokens").rows()]
         seeds = [seed + member for seed in asked.tensor("seed").tolist() for member in range(self._group)]
         self._running.add(prompts, self._group, seeds)
-        self._steps[step] = _Step(self._num_added, prompts, len(prompts))
+        self._steps[step] = _Step(self._num_added, prompts, asked.tensor("row").tolist(), len(prompts))
         self._num_added += len(prompts)
 
     def go_on_with(self, version: int, *, keeps_cache: bool) -> None:
@@ -134,4 +138,5 @@ class Flow:
         found.num_left -= count
         if not found.num_left:
             del self._steps[step]
-        return Taken(ready, [found.prompts[place] for place in ready], ended)
+        prompts = [found.prompts[place] for place in ready for _ in range(self._group)]
+        return Taken(ready, [found.rows[place] for place in ready], prompts, ended)

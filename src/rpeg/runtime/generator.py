@@ -26,9 +26,12 @@ from rpeg.runtime.carry import Carry, Window, carry_of
 from rpeg.runtime.conversation import Conversation, converse, turn_metrics
 from rpeg.runtime.flow import Flow, flows, is_refreshed
 from rpeg.runtime.judge import Judge
+from rpeg.runtime.learner import copied
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.samples import SHOWN, length_metrics, sample_records
+from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.task import Outcome, Progress, Task, Weights
 
 __all__ = ["Generator", "end_ids"]
@@ -43,21 +46,31 @@ class Generator:
     """A sampler and the weights it may be asked to sample from."""
 
     def __init__(
-        self, recipe: Recipe, graph: Graph, model: Path, version: int, rewards: Scorer, judge: Judge | None
+        self,
+        recipe: Recipe,
+        graph: Graph,
+        model: Path,
+        version: int,
+        rewards: Scorer,
+        judge: Judge | None,
+        *,
+        values: bool = False,
     ) -> None:
         """Load ``model`` as the weights of ``version``.
 
-        Held-out answers are scored by ``rewards``, those of rounds by ``judge``.
+        Held-out answers are scored by ``rewards``, those of rounds by ``judge``. With ``values`` the critic's head is
+        on the sampler's model, and says beside every token what was to be expected before it.
         """
         self._recipe, self._rewards, self._judge = recipe, rewards, judge
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
-        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id))
+        head = shared_head(recipe, policy, model, version) if values else None
+        assert values == (head is not None), "the graph records values, the recipe has no head on the policy's trunk"
+        self._records_values = values
+        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id), head)
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
-        self._weights: dict[int, Weights] = {
-            version: {name: p.detach().clone() for name, p in policy.named_parameters()}
-        }
+        self._weights: dict[int, Weights] = {version: copied(policy, head)}
         self._task = task = load_task(recipe)
         self._environment = task if isinstance(task, Environment) else None
         self._flow = self._open_flow(graph)
@@ -113,9 +126,32 @@ class Generator:
         if self._recipe.algorithm.dynamic_sampling is not None:
             return self._generate_in_rounds(task, version)
         answers = self._answer(task.groups)
-        rows = _rows(_repeated(task.groups, self._recipe.algorithm.group_size), answers)
-        metrics = {} if self._environment is None else turn_metrics(answers)
-        return Outcome(rows, metrics=metrics, num_rows=len(rows), num_tokens=_num_trained(answers), version=version)
+        prompts = _repeated(task.groups, self._recipe.algorithm.group_size)
+        made = self._made(task, prompts, answers, task.groups.tensor("row").tolist(), version)
+        turns = {} if self._environment is None else turn_metrics(answers)
+        return replace(made, metrics={**made.metrics, **turns})
+
+    def _made(
+        self, task: Task, prompts: list[list[int]], answers: list[Conversation], asked: list[int], version: int
+    ) -> Outcome:
+        """Return what is told of the answers to the problems of the rows ``asked``, a group each."""
+        rows = _rows(prompts, answers)
+        return Outcome(
+            rows.joined(_values(rows, answers)) if self._records_values else rows,
+            metrics=length_metrics(rows),
+            records=self._shown(task, rows, asked),
+            num_rows=len(rows),
+            num_tokens=_num_trained(answers),
+            version=version,
+        )
+
+    def _shown(self, task: Task, rows: Rows, asked: list[int]) -> tuple[Mapping[str, object], ...]:
+        """Return samples of a step to read: the first of its first firing, which answer the problems of these rows."""
+        if task.firing > 0:
+            return ()
+        group = self._recipe.algorithm.group_size
+        problems = [self._task.train(row) for row in asked[: -(-SHOWN // group)] for _ in range(group)]
+        return sample_records(task.step, rows, problems, self._tokenizer)
 
     def _go_on(self, flow: Flow, task: Task) -> Outcome:
         """Begin the groups of a step at its first firing, and hand out as many as a firing has once they are complete.
@@ -135,16 +171,9 @@ class Generator:
             flow.advance()
             if self._is_refreshed:
                 return Outcome(progress=Progress.RELEASED if flow.has_room else Progress.UNDER_WAY)
-        group = self._recipe.algorithm.group_size
         answers = [Conversation.of(sampled) for sampled in taken.samples]
-        rows = _rows([prompt for prompt in taken.prompts for _ in range(group)], answers)
-        return Outcome(
-            rows,
-            num_rows=len(rows),
-            num_tokens=_num_trained(answers),
-            version=flow.version,
-            places=tuple(task.step * prompts + place for place in taken.places),
-        )
+        made = self._made(task, taken.prompts, answers, taken.rows, flow.version)
+        return replace(made, places=tuple(task.step * prompts + place for place in taken.places))
 
     def _carry_on(self, carry: Carry, task: Task, version: int) -> Outcome:
         """Hand out the groups that are complete first, and carry the rest over."""
@@ -152,15 +181,9 @@ class Generator:
         group, longest = self._recipe.algorithm.group_size, self._recipe.data.max_prompt_tokens
         window = Window(self._sampler, self._params, carry, group, longest, self._source.rows)
         done = window.sample(task.step, task.carried)
-        return Outcome(
-            _rows(done.prompts, done.answers),
-            metrics=done.metrics(task.step),
-            num_rows=len(done.answers),
-            num_tokens=_num_trained(done.answers),
-            version=version,
-            places=tuple(done.numbers),
-            carried=done.left,
-        )
+        made = self._made(task, done.prompts, done.answers, done.rows, version)
+        metrics = {**made.metrics, **done.metrics(task.step)}
+        return replace(made, metrics=metrics, places=tuple(done.numbers), carried=done.left)
 
     def _install(self, flow: Flow, weights: Weights, version: int) -> None:
         """Let samples under way go on with new weights at once."""
@@ -181,12 +204,13 @@ class Generator:
             group,
             settings.max_rounds,
         )
-        judged = judge.outcome(task, found.verdict, found.samples)
+        judged = judge.outcome(task, found.verdict)
         assert judged.rows is not None, "judging gives rows"
         return replace(
             judged,
             rows=found.samples.joined(judged.rows),
-            metrics={**judged.metrics, **found.metrics()},
+            metrics={**judged.metrics, **found.metrics(), **length_metrics(found.samples)},
+            records=self._shown(task, found.samples, found.asked),
             notes=(*judged.notes, *([found.note] if found.note else [])),
             num_rows=found.num_sampled * group,
             num_tokens=found.num_tokens,
@@ -196,7 +220,7 @@ class Generator:
     @property
     def _params(self) -> SamplingParams:
         sampling = self._recipe.sampling
-        return SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
+        return SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends, values=self._records_values)
 
     @property
     def _greedy(self) -> SamplingParams:
@@ -304,3 +328,10 @@ def _rows(prompts: list[list[int]], answers: list[Conversation]) -> Rows:
             "finished": torch.tensor([s.finished for s in answers]),
         }
     )
+
+
+def _values(rows: Rows, answers: list[Conversation]) -> Rows:
+    """Return the recorded values beside the tokens of ``rows``, 0 for what the policy did not write."""
+    lengths = rows.ragged("tokens").lengths_N.tolist()
+    values = [[0.0] * (length - len(s.values)) + s.values for length, s in zip(lengths, answers, strict=True)]
+    return Rows({"value": Ragged.of(values, torch.float32)})

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rpeg.numerics.master_weights import MasterWeights
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
+from rpeg.numerics.value_head import named_weights
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.task import Weights
 
 __all__ = ["Learner", "copied"]
 
-_HEAD = "value_head"
+_MASTER = "master"
 
 
 class Learner:
-    """The parameters of a module with their optimizer and its schedule."""
+    """The parameters of a module with their optimizer and its schedule.
+
+    Parameters in a narrow format are moved by way of float32 masters, which gradients are added up in.
+    """
 
     def __init__(
         self,
@@ -31,17 +37,18 @@ class Learner:
     ) -> None:
         """Go on after ``version`` steps with the optimizer's state in the file ``moments``, if there is one.
 
-        A ``head`` is trained with the module, at ``head_scale`` times its learning rate.
+        A ``head`` is trained with the module, at ``head_scale`` times its learning rate; its parameters are float32.
         """
-        self._named = dict(module.named_parameters())
-        if head is not None:
-            self._named |= {f"{_HEAD}.{name}": parameter for name, parameter in head.named_parameters()}
+        self._masters = MasterWeights(module) if _is_narrow(module) else None
+        self._named = named_weights(module, head)
+        if self._masters is not None:
+            self._named |= self._masters.named()
         self._settings, self._lr = recipe.optimizer, lr
-        self._total = recipe.run.steps * recipe.algorithm.updates_per_step
-        self.num_updates = version * recipe.algorithm.updates_per_step
+        self._total = recipe.run.steps * recipe.algorithm.all_updates
+        self.num_updates = version * recipe.algorithm.all_updates
         settings = recipe.optimizer
         betas, eps, decay = settings.betas, settings.eps, settings.weight_decay
-        self._optimizer = adamw(module, lr, betas, eps, decay, head, head_scale)
+        self._optimizer = adamw(self._masters or module, lr, betas, eps, decay, head, head_scale)
         if moments is not None and moments.exists():
             self._load(moments)
 
@@ -69,27 +76,45 @@ class Learner:
             norm = clip_gradients(self._named.values(), settings.clip_norm)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
+            if self._masters is not None:
+                self._masters.write_back()
         self.num_updates += 1
         return norm, rate
 
     def save(self, path: Path) -> None:
-        """Write the optimizer's state into a file; nothing before the first update."""
+        """Write the optimizer's state, masters included, into a file.
+
+        Nothing before the first update: there are no moments, and masters are what the parameters are.
+        """
         names: dict[Tensor, str] = {parameter: name for name, parameter in self._named.items()}
-        moments = {
+        found = {
             f"{names[parameter]}:{key}": value.contiguous()
             for parameter, state in self._optimizer.state.items()
             for key, value in state.items()
         }
-        if moments:
-            save_file(moments, path)
+        if found and self._masters is not None:
+            found |= {f"{name}:{_MASTER}": each.detach() for name, each in self._masters.named().items()}
+        if found:
+            save_file(found, path)
 
     def _load(self, path: Path) -> None:
+        masters: dict[str, Tensor] = {}
         for key, value in load_file(path).items():
-            name, _, moment = key.rpartition(":")
+            name, _, kind = key.rpartition(":")
+            if kind == _MASTER:
+                masters[name] = value
+                continue
             parameter = self._named[name]
-            self._optimizer.state[parameter][moment] = value.to(parameter.device)
+            self._optimizer.state[parameter][kind] = value.to(parameter.device)
+        if self._masters is not None:
+            self._masters.load(masters)
 
 
-def copied(module: nn.Module) -> Weights:
-    """Return a copy of the parameters of a module by name."""
-    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+def _is_narrow(module: nn.Module) -> bool:
+    """Whether an optimizer would lose small updates of a module: some of what is trained is not in float32."""
+    return any(each.requires_grad and each.dtype != torch.float32 for each in module.parameters())
+
+
+def copied(module: nn.Module, head: nn.Module | None = None) -> Weights:
+    """Return a copy of the parameters of a module, and of a value head on it, by name."""
+    return {name: parameter.detach().clone() for name, parameter in named_weights(module, head).items()}

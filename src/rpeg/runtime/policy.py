@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 
 from rpeg.graph.contract import Contract, Logprob
-from rpeg.numerics.adapter import Adapter, add_adapter
+from rpeg.numerics.adapter import Adapter, add_adapter, load_adapter
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
-from rpeg.numerics.scores import Scores, response_values
+from rpeg.numerics.precision import dtype
+from rpeg.numerics.ratios import interpolated_proximal
+from rpeg.numerics.scores import Scores
 from rpeg.numerics.tokenizer import load_tokenizer
-from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
+from rpeg.numerics.value_head import ValueHead, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
-from rpeg.runtime.checkpoint import MODEL, MOMENTS
+from rpeg.runtime.checkpoint import ADAPTER, MODEL, MOMENTS
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
 
 __all__ = ["Policy"]
 
-_ADAPTER = "adapter.safetensors"
 _NOTHING, _UNDIVIDED = Counts(0, 0), Counts(1, 1)
 
 
@@ -46,38 +44,27 @@ class Policy:
         """Load the weights, and the optimizer's state to go on from."""
         self._recipe, self._contract = recipe, contract
         self._passes = Passes(recipe)
-        self.adapter: Adapter | None = None
-        self.model = self._load(origin)
+        # An adapter stands on the weights that the training began with; those of a checkpoint have it added.
+        weights = origin.model if recipe.model.adapter is None else origin.reference
+        self.model = load_model(weights, dtype(recipe.model.weights), self._passes.device)
         self._tokenizer = load_tokenizer(origin.model)
-        self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
+        self._head = shared_head(recipe, self.model, origin.model, origin.version)
+        self.adapter = self._adapter(origin)  # after the head, whose own layers are copies that are trained whole
+        critic, lr = recipe.critic, recipe.optimizer.lr
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale)
         self._objective = ValueObjective(critic.value_clip if critic is not None else None)
         self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
 
-    def _value_head(self, origin: Origin) -> ValueHead | None:
-        """Return the critic's head on the policy's trunk, if they share one."""
-        critic = self._recipe.critic
-        if critic is None or critic.sharing == "none":
-            return None
-        if origin.checkpoint is not None and (origin.model / VALUE_HEAD_FILE).exists():
-            return load_value_head(origin.model, self.model)
-        if critic.sharing != "lower":
-            return new_value_head(self.model, "detached" if critic.sharing == "detached" else "full")
-        num_layers: int = self.model.config.get_text_config(decoder=True).num_hidden_layers
-        return new_value_head(self.model, "lower", critic.layers or max(1, num_layers // 2))
-
-    def _load(self, origin: Origin) -> PreTrainedModel:
-        """Return the weights to go on with; with an adapter, the ones that the training began with below it."""
+    def _adapter(self, origin: Origin) -> Adapter | None:
+        """Put the adapter of the recipe on the model, as the checkpoint has it or a new one."""
         settings = self._recipe.model.adapter
         if settings is None:
-            return load_model(origin.model, torch.float32, self._passes.device)
-        model = load_model(origin.reference, torch.float32, self._passes.device)
-        self.adapter = add_adapter(model, settings.rank, settings.alpha, self._recipe.run.seed)
-        if (saved := origin.saved(_ADAPTER)) is not None:
-            self.adapter.load(load_file(saved))
-        return model
+            return None
+        if (saved := origin.saved(ADAPTER)) is not None:
+            return load_adapter(self.model, saved)
+        return add_adapter(self.model, settings.rank, settings.alpha, settings.target, self._recipe.run.seed)
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
@@ -87,11 +74,7 @@ class Policy:
         """Return the value of the state before every trained token."""
         head = self._head
         assert head is not None, "the graph values with the policy's trunk, the recipe does not"
-
-        def value(batch: MicroBatch) -> list[Tensor]:
-            return [response_values(self.model, head, batch.tokens_BT, batch.mask_BT)]
-
-        return self._passes.columns(rows, 1, value)[0]
+        return self._passes.columns(rows, 1, lambda batch: [self._passes.values(self.model, batch, head)])[0]
 
     def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Return both from one pass."""
@@ -114,7 +97,7 @@ class Policy:
         self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, teaching):
             scores = self._passes.scores(self.model, batch, self._head)
-            terms = policy_loss(self._inputs(batch, scores, settings), settings, _UNDIVIDED)
+            terms = policy_loss(self._inputs(task.step, batch, scores, settings), settings, _UNDIVIDED)
             loss = terms.loss
             if scores.values_BT is not None and self._recipe.critic is not None:
                 loss = loss + self._recipe.critic.value_coefficient * self._objective.loss(batch, scores.values_BT)
@@ -140,11 +123,11 @@ class Policy:
         parts = column.rows() if isinstance(column, Ragged) else rows.tensor("advantage").unsqueeze(1)
         return [pick for pick in picks if bool((parts[pick] != 0).any())]
 
-    def _inputs(self, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
+    def _inputs(self, step: int, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
         logps_BT, behaviour_BT = scores.logps_BT, batch.column("logp")
         return LossInputs(
             logps_BT=logps_BT,
-            old_logps_BT=self._proximal(batch, logps_BT, behaviour_BT),
+            old_logps_BT=self._proximal(step, batch, logps_BT, behaviour_BT),
             behaviour_logps_BT=behaviour_BT,
             reference_logps_BT=batch.column("ref_logp") if settings.kl_coefficient else None,
             advantages_BT=batch.advantages(),
@@ -152,7 +135,7 @@ class Policy:
             entropies_BT=scores.entropies_BT,
         )
 
-    def _proximal(self, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
+    def _proximal(self, step: int, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
         """Return the scores of the proximal policy: the sampler's where the contract takes these.
 
         Else they are those of the policy before the first update of the step. Until then that is the current one, whose
@@ -160,8 +143,13 @@ class Policy:
         """
         if self._contract.behaviour_logprob is Logprob.RECORDED:
             return behaviour_BT
-        is_first = self.learner.num_updates % self._recipe.algorithm.updates_per_step == 0
-        return logps_BT.detach() if is_first else batch.column("old_logp")
+        updates = self._recipe.algorithm.all_updates
+        done = self.learner.num_updates % updates
+        if done == 0:
+            return logps_BT.detach()
+        if self._contract.behaviour_logprob is Logprob.INTERPOLATED:
+            return interpolated_proximal(behaviour_BT, logps_BT, step - batch.column("version"), done / updates)
+        return batch.column("old_logp")
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
@@ -171,29 +159,35 @@ class Policy:
         self._of_step += self._sums
         self._counts, self._sums = _NOTHING, LossSums.zero()
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
-        if task.firing == algorithm.updates_per_step - 1:
+        if task.firing == algorithm.all_updates - 1:
             metrics |= self._of_step.metrics() | self._objective.metrics()
             self._of_step = LossSums.zero()
         return Outcome(metrics=metrics, version=task.step + 1)
 
     def push(self, task: Task) -> Outcome:
         """Publish a copy of the weights, so that training may go on while it is installed."""
-        with self._whole() as model:
-            return Outcome(weights=copied(model), version=task.step + 1)
+        return self._pushed(task, None)
+
+    def push_with_head(self, task: Task) -> Outcome:
+        """Publish the value head as well, for a sampler that records values."""
+        assert self._head is not None, "the graph samples with a value head, the recipe has none on the policy's trunk"
+        return self._pushed(task, self._head)
+
+    def _pushed(self, task: Task, head: ValueHead | None) -> Outcome:
+        if self.adapter is None:
+            return Outcome(weights=copied(self.model, head), version=task.step + 1)
+        weights = {**self.adapter.merged_weights(), **copied(nn.Module(), head)}
+        return Outcome(weights=weights, version=task.step + 1)
 
     def save(self, folder: Path) -> None:
-        """Write ``model/`` and the moments into ``folder``."""
-        with self._whole() as model:
-            save_model(model, self._tokenizer, folder / MODEL)
+        """Write ``model/`` and the moments into ``folder``, and the adapter beside ``model/``, which has it added."""
+        whole = self.model if self.adapter is None else self.adapter.merged()
+        save_model(whole, self._tokenizer, folder / MODEL)
         if self.adapter is not None:
-            save_file({name: each.detach() for name, each in self.adapter.named().items()}, folder / _ADAPTER)
+            self.adapter.save(folder / ADAPTER)
         if self._head is not None:
             save_value_head(self._head, folder / MODEL)
         self.learner.save(folder / MOMENTS)
-
-    def _whole(self) -> AbstractContextManager[PreTrainedModel]:
-        """Return the model as others read it: an adapter is part of the weights there."""
-        return nullcontext(self.model) if self.adapter is None else self.adapter.merged()
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm

@@ -60,7 +60,7 @@ class Roles:
             case StageKind.UPDATE:
                 return self._update(stage)
             case StageKind.PUSH:
-                return self.policy.push
+                return self.policy.push_with_head if self._records_values else self.policy.push
             case _:
                 raise AssertionError(f"{name}: no role does {stage.kind}")
 
@@ -114,7 +114,8 @@ class Roles:
     def generator(self) -> Generator:
         """What samples."""
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
-        return Generator(self._recipe, self._graph, self._origin.model, self._origin.version, self._rewards, judge)
+        origin, values = self._origin, self._records_values
+        return Generator(self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, values=values)
 
     @cached_property
     def judge(self) -> Judge:
@@ -130,6 +131,11 @@ class Roles:
     def kl_control(self) -> KlControl:
         """What steers the distance from the reference."""
         return KlControl(self._recipe, self._origin)
+
+    @property
+    def _records_values(self) -> bool:
+        """Whether the graph has the values from the sampler, which needs the critic's head for it."""
+        return any(stage.kind is StageKind.GENERATE and "value" in stage.heads for stage in self._graph.stages)
 
     def _is_per_group(self, name: str) -> bool:
         """Return whether a stage makes one row per prompt, not per sample."""

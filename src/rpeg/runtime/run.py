@@ -33,7 +33,7 @@ from rpeg.plan.play import Player
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
-from rpeg.runtime.checkpoint import Checkpoint, State, save
+from rpeg.runtime.checkpoint import ADAPTER, MODEL, Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
 from rpeg.runtime.homes.home import Home
 from rpeg.runtime.homes.inline import InlineHome
@@ -45,6 +45,7 @@ from rpeg.runtime.prepare import REFERENCE, check_inputs, make_start
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.resume import find_start, note_status
 from rpeg.runtime.rows import Rows
+from rpeg.runtime.spread_watch import SpreadWatch
 from rpeg.runtime.store import Store
 from rpeg.runtime.support import check_plan_runs
 from rpeg.runtime.task import Outcome, Task
@@ -127,6 +128,7 @@ class _Run:
         check_plan_runs(self._graph, self._plan, self._events)
         self._began_s = time.monotonic()
         self._steps_done = 0
+        self._spread = SpreadWatch()
 
     def go(self, source: PromptSource, start: Checkpoint | None) -> None:
         """Run to the last step or to an interruption."""
@@ -222,6 +224,8 @@ class _Run:
         self._samples.extend(samples)
         write_spans(self.folder.spans, spans)
         self.listener.on_step(metrics)
+        if note := self._spread.note(metrics):
+            self.listener.on_message(f"step {number}: {note}")
 
     def _save(self, home: Home, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
@@ -236,7 +240,10 @@ class _Run:
 
     def _leave(self) -> None:
         """Leave the model, the trace and the prediction behind."""
-        _replace_folder(self.folder.checkpoint(self._steps_done) / "model", self.folder.model)
+        checkpoint = self.folder.checkpoint(self._steps_done)
+        _replace_folder(checkpoint / MODEL, self.folder.model)
+        if (checkpoint / ADAPTER).exists():
+            _replace_folder(checkpoint / ADAPTER, self.folder.adapter)
         spans = list(read_spans(self.folder.spans))
         priced = lower(self._graph, self._plan, self._ledger.costs)
         self.folder.predicted_spans.unlink(missing_ok=True)

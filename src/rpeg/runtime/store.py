@@ -11,7 +11,7 @@ from rpeg.graph.access import Access
 from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
 from rpeg.plan.events import Event
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import num_events, row_parts
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
 from rpeg.runtime.rows import Rows
@@ -67,14 +67,15 @@ class Store:
         return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights, firings, carried)
 
     def _read(self, access: Access, event: Event, step: int) -> Rows | None:
-        used = num_events(self._graph, event.stage)
+        used = row_parts(self._graph, event.stage)
+        firing = event.firing % used
         if self._graph.data_of[access.data].kind is DataKind.EXTERNAL:
             is_given = access.data in self._providers and step >= 0
             rows = self._providers[access.data](step) if is_given else None
             return None if rows is None else self._external(rows, access, event, step)
         if (access.data, step) not in self._rows:
             return None
-        return self._share(access, self._rows[access.data, step], event.firing, used)
+        return self._share(access, self._rows[access.data, step], firing, used)
 
     def _carried(self, access: Access, step: int) -> Rows | None:
         (rows,) = self._rows.get((access.data, step), {(): None}).values()
@@ -82,14 +83,15 @@ class Store:
 
     def _external(self, rows: Rows, access: Access, event: Event, step: int) -> Rows:
         """Return the share of a firing: a flow gets all at its first, others what belongs to the samples they get."""
-        used = num_events(self._graph, event.stage)
+        used = row_parts(self._graph, event.stage)
+        firing = event.firing % used
         if flows(self._graph, event.stage):
-            return rows.only(access.columns) if event.firing == 0 else rows.only(access.columns).part(0, 0)
+            return rows.only(access.columns) if firing == 0 else rows.only(access.columns).part(0, 0)
         made = [places for _, places in sorted(self._rows.get((_PLACES, step), {}).items())]
         if not made:
-            return rows.only(access.columns).share(event.firing, used)
+            return rows.only(access.columns).share(firing, used)
         numbers, size = Rows.stacked(made).tensor("place").tolist(), len(rows) // used
-        wanted = [divmod(n, len(rows)) for n in numbers[event.firing * size : (event.firing + 1) * size]]
+        wanted = [divmod(n, len(rows)) for n in numbers[firing * size : (firing + 1) * size]]
         found = [self._providers[access.data](at).part(place, place + 1) for at, place in wanted]
         return Rows.stacked(found).only(access.columns)
 

@@ -52,8 +52,6 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
         if stage.body is not None and stage.body.index == _ROUND and graph.firings(stage.name) != 1:
             text = f"fires {graph.firings(stage.name)} times a step, each a loop over {_ROUND}"
             yield Fault(stage.name, text, "rounds look for groups for the whole step: 1 firing")
-        if stage.kind is StageKind.TRAIN and stage.passes > 1:
-            yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
     yield from _repeated(graph)
     for access in graph.accesses:
         if access.refresh is Refresh.REQUEST or (access.refresh is Refresh.TOKEN and not flows(graph, access.stage)):
