@@ -94,6 +94,18 @@ CASES = [
         "nothing lies between; set it to recorded, or staleness to at least 1",
     ),
     (
+        ["algorithm.name=remax", "algorithm.in_flight=keep", "algorithm.staleness=1"],
+        "algorithm.in_flight: is not possible with remax, which samples a second answer beside; remove it",
+    ),
+    (
+        ["algorithm.name=ppo", "algorithm.partial_rollouts={max_carry: 1, budget_tokens: 8}"],
+        "algorithm.partial_rollouts: is not possible with ppo, which has a critic; remove it",
+    ),
+    (
+        ["algorithm.partial_rollouts={max_carry: 2, budget_tokens: 8}", "algorithm.correction=none"],
+        "algorithm.correction: none with staleness 0 and answers carried over 2 steps: uncorrected losses collapse",
+    ),
+    (
         ["algorithm.passes=2"],
         "algorithm.passes: 2 with grpo: only algorithms with a critic sweep several times yet; set it to 1, or",
     ),
