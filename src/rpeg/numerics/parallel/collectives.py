@@ -12,6 +12,7 @@ results are added up. In the backward pass it is the other way round, so every c
 `scatter`       own part of the sum    join parts
 `join`          join parts             own part
 `part`          own part               join parts
+`exchange`      rows to their ranks    rows back
 ==============  =====================  =====================
 """
 
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["add_up", "enter", "gather", "join", "joined", "leave", "part", "scatter"]
+__all__ = ["add_up", "enter", "exchange", "gather", "join", "joined", "leave", "part", "scatter"]
 
 _BUCKET_ELEMENTS = 1 << 24
 """Gradients that are summed at once (64 MiB in float32): large messages, and little memory beside the gradients."""
@@ -58,6 +59,11 @@ def join(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
 def part(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     """Return this rank's part along ``dim`` of what all ranks have."""
     return _Part.apply(x, dim, group)
+
+
+def exchange(x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    """Return the rows that all ranks send here, of which ``received`` come from each; ``sent`` rows go to each."""
+    return _Exchange.apply(x, sent, received, group)
 
 
 def joined(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
@@ -107,6 +113,12 @@ def _own_of_sum(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     parts = [each.contiguous() for each in x.chunk(size, dim)]
     found = torch.empty_like(parts[0])
     dist.reduce_scatter(found, parts, group=group)
+    return found
+
+
+def _exchanged(x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    found = x.new_empty(sum(received), *x.shape[1:])
+    dist.all_to_all_single(found, x.contiguous(), received, sent, group=group)
     return found
 
 
@@ -173,3 +185,14 @@ class _Part(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         return joined(grads[0], ctx.dim, ctx.group), None, None
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+        ctx.sent, ctx.received, ctx.group = sent, received, group
+        return _exchanged(x, sent, received, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _exchanged(grads[0], ctx.received, ctx.sent, ctx.group), None, None, None

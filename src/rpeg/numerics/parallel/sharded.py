@@ -25,10 +25,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
+from rpeg.errors import Fault, ModelError
+from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size, places
 from rpeg.numerics.parallel.collectives import add_up, joined
+from rpeg.numerics.parallel.experts import split_experts
 from rpeg.numerics.parallel.parallel_model import Loss, Padded
-from rpeg.numerics.parallel.shards import Shard, Split, shards_of
+from rpeg.numerics.parallel.shards import Box, Shard, Split, shards_of
 from rpeg.numerics.parallel.tensor import partial, split_blocks, take_parts
 from rpeg.numerics.scores import Scores, response_scores
 
@@ -60,8 +62,7 @@ class Tile:
 
     shape: tuple[int, ...]
     """Of the whole parameter; see `rpeg.numerics.parallel.shards`."""
-    box: tuple[tuple[int, int], ...]
-    """Per dimension, the first index and the one after the last."""
+    box: Box
     values: Tensor
     """Of the box's sizes; this rank's own memory, not a copy, unless ZeRO levels 1 and 2 had to gather it."""
 
@@ -83,13 +84,17 @@ class ShardedModel:
             ModelError: when the model cannot be split like this.
         """
         self._mesh, self._passing, self._zero = mesh, passing, zero
-        self._shards = shards_of(model, split, mesh)
+        self._shards = shards_of(model, split, places(mesh))
+        if passing.is_chunked and ("vocabulary", "tp") in split and axis_size(mesh, "tp") > 1:
+            what = "makes logits in chunks of a head that is split over tp, whose ranks have a part of them anyway"
+            raise ModelError("layout", [Fault("logits", what, "leave either out")])
         take_parts(model, self._shards)
         split_blocks(model, self._shards, mesh, passing.is_sequence_parallel)
+        split_experts(model, self._shards, mesh)
         self._partial = partial(model, self._shards, mesh, passing.is_sequence_parallel)
         self._is_sharded = zero > 0 and axis_size(mesh, "dp") > 1
         if self._is_sharded:
-            _share(model, mesh["dp"], zero)
+            _shard_layers(model, mesh["dp"], zero)
         self.model = model
         # Asked for once: after a pass without a backward one, a module's own are the gathered ones.
         self._parameters = dict(model.named_parameters())
@@ -194,14 +199,13 @@ class ShardedModel:
         """Take over the weights of a whole model."""
         assert weights.keys() >= self._parameters.keys(), f"{sorted(self._parameters.keys() - weights.keys())[:3]} lack"
         for name, parameter in self._parameters.items():
-            part = self._shards[name].of(weights[name])
-            own = part[slice(*self._rows(len(part)))] if isinstance(parameter, DTensor) else part
-            _local(parameter).copy_(own)
+            shard = self._shards[name]
+            box = self._share(shard) if isinstance(parameter, DTensor) else shard.box
+            _local(parameter).copy_(shard.of(weights[name], box))
 
-    def _rows(self, size: int) -> tuple[int, int]:
-        """Return which of the first dimension of its part FSDP2 leaves on this rank: the last ranks have fewer."""
-        rows, rank = -(-size // axis_size(self._mesh, "dp")), axis_rank(self._mesh, "dp")
-        return min(size, rank * rows), min(size, (rank + 1) * rows)
+    def _share(self, shard: Shard) -> Box:
+        """Return the box that FSDP2 leaves on this rank."""
+        return shard.share(axis_rank(self._mesh, "dp"), axis_size(self._mesh, "dp"))
 
     @torch.no_grad()
     def tiles(self) -> dict[str, Tile]:
@@ -213,15 +217,12 @@ class ShardedModel:
         return {name: self._tile(self._shards[name], parameter) for name, parameter in self._parameters.items()}
 
     def _tile(self, shard: Shard, parameter: nn.Parameter) -> Tile:
-        box = list(shard.box)
         if self._is_sharded and self._zero == _SHARDS_WEIGHTS:
-            first, (begin, end) = box[0][0], self._rows(box[0][1] - box[0][0])
-            box[0] = (first + begin, first + end)
-            return Tile(shard.shape, tuple(box), shard.unpacked(_local(parameter)))
-        return Tile(shard.shape, tuple(box), shard.unpacked(_part(parameter)))
+            return Tile(shard.shape, self._share(shard), shard.unpacked(_local(parameter)))
+        return Tile(shard.shape, shard.box, shard.unpacked(_part(parameter)))
 
 
-def _share(model: PreTrainedModel, mesh: DeviceMesh, zero: int) -> None:
+def _shard_layers(model: PreTrainedModel, mesh: DeviceMesh, zero: int) -> None:
     """Let the ranks of a mesh hold shares of every layer, and of what is around the layers."""
     body: Any = model.base_model
     for module in (*body.layers, model):

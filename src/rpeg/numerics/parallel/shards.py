@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from math import prod
 
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
-from rpeg.numerics.parallel.axes import axis_rank, axis_size
 
-__all__ = ["FAMILIES", "Cut", "Shard", "Split", "parts_of", "shards_of", "split_faults"]
+__all__ = ["FAMILIES", "Box", "Cut", "Places", "Shard", "Split", "parts_of", "shards_of", "split_faults"]
 
+Box = tuple[tuple[int, int], ...]
+"""Per dimension, the first index and the one after the last."""
+Places = Mapping[str, tuple[int, int]]
+"""By axis of a mesh, this rank's place along it, and how many there are."""
 Split = Sequence[tuple[str, str]]
 """Which part is split over which axis, in this order; as in `rpeg.plan.plan.Layout`."""
 
@@ -90,8 +92,8 @@ class Shard:
     """Whether the model holds dimensions 1 and 2 as one."""
 
     @property
-    def box(self) -> tuple[tuple[int, int], ...]:
-        """Per dimension, the first index and the one after the last."""
+    def box(self) -> Box:
+        """What is left after all cuts."""
         box = [(0, size) for size in self.shape]
         for cut in self.cuts:
             first, end = box[cut.dim]
@@ -99,9 +101,15 @@ class Shard:
             box[cut.dim] = (first + cut.index * size, first + (cut.index + 1) * size)
         return tuple(box)
 
-    def of(self, whole: Tensor) -> Tensor:
-        """Return this rank's part of a whole parameter, as a view where that is possible."""
-        return self.packed(whole.view(self.shape)[tuple(slice(*each) for each in self.box)])
+    def share(self, rank: int, ranks: int) -> Box:
+        """Return the box of which some ranks share the first dimension, as FSDP2 does: the last ones may have less."""
+        (first, end), *others = self.box
+        rows = -(-(end - first) // ranks)
+        return ((min(end, first + rank * rows), min(end, first + (rank + 1) * rows)), *others)
+
+    def of(self, whole: Tensor, box: Box) -> Tensor:
+        """Return a box of the whole parameter, as a view where that is possible."""
+        return self.packed(whole.view(self.shape)[tuple(slice(*each) for each in box)])
 
     def packed(self, tensor: Tensor) -> Tensor:
         """Return a box of the parameter in the dimensions that the model gives it."""
@@ -131,13 +139,13 @@ def parts_of(name: str, parameter: Tensor) -> tuple[tuple[str, int], ...]:
     return tuple(zip(parts, parameter.shape, strict=True))
 
 
-def shards_of(model: PreTrainedModel, split: Split, mesh: DeviceMesh) -> dict[str, Shard]:
+def shards_of(model: PreTrainedModel, split: Split, places: Places) -> dict[str, Shard]:
     """Return what this rank holds of every parameter of a whole model.
 
     Raises:
         ModelError: with every split that does not fit the model.
     """
-    if faults := list(split_faults(model.config, split, mesh)):
+    if faults := list(split_faults(model.config, split, {axis: size for axis, (_, size) in places.items()})):
         raise ModelError("layout", faults)
     if model.config.model_type not in FAMILIES:
         return {name: Shard(tuple(parameter.shape)) for name, parameter in model.named_parameters()}
@@ -146,17 +154,17 @@ def shards_of(model: PreTrainedModel, split: Split, mesh: DeviceMesh) -> dict[st
     for name, parameter in model.named_parameters():
         parts = parts_of(name, parameter)
         shape = tuple(size for _, size in parts)
-        cuts = tuple(_cuts([part for part, _ in parts], counts, split, mesh))
+        cuts = tuple(_cuts([part for part, _ in parts], counts, split, places))
         assert prod(shape) == parameter.numel(), f"{name} has {parameter.numel()} elements, its parts make {shape}"
         found[name] = Shard(shape, cuts, is_packed=len(shape) > parameter.ndim)
     return found
 
 
-def _cuts(parts: Sequence[str], counts: Mapping[str, int], split: Split, mesh: DeviceMesh) -> Iterator[Cut]:
+def _cuts(parts: Sequence[str], counts: Mapping[str, int], split: Split, places: Places) -> Iterator[Cut]:
     """Yield the splits of a parameter with these parts."""
     left = dict(counts)
     for part, axis in split:
-        size, rank = axis_size(mesh, axis), axis_rank(mesh, axis)
+        rank, size = places.get(axis, (0, 1))
         if part not in parts or size == 1:
             continue
         pieces = min(size, left[part])
@@ -164,9 +172,12 @@ def _cuts(parts: Sequence[str], counts: Mapping[str, int], split: Split, mesh: D
         yield Cut(parts.index(part), axis, rank * pieces // size, pieces, size // pieces)
 
 
-def split_faults(config: PreTrainedConfig, split: Split, mesh: DeviceMesh) -> Iterator[Fault]:
-    """Yield what keeps a model from being split like this; `rpeg.plan.rules_layout` says the same of a plan."""
-    used = [(part, axis) for part, axis in split if axis_size(mesh, axis) > 1]
+def split_faults(config: PreTrainedConfig, split: Split, sizes: Mapping[str, int]) -> Iterator[Fault]:
+    """Yield what keeps a model from being split like this over axes of these sizes.
+
+    `rpeg.plan.rules_layout` has said of a plan what does not divide; which families can be split is known here alone.
+    """
+    used = [(part, axis) for part, axis in split if sizes.get(axis, 1) > 1]
     if not used:
         return
     if config.model_type not in FAMILIES:
@@ -175,8 +186,10 @@ def split_faults(config: PreTrainedConfig, split: Split, mesh: DeviceMesh) -> It
         return
     left = _counts(config)
     for part, axis in used:
-        size = axis_size(mesh, axis)
-        if part not in left:
+        size = sizes[axis]
+        if axis not in (("tp", "ep") if part == "experts" else ("tp",)):
+            yield Fault("layout", f"splits {part} over {axis}", "experts are split over ep and tp, all else over tp")
+        elif part not in left:
             yield Fault("layout", f"splits {part}, of which {config.model_type} has none", f"it has {', '.join(left)}")
         elif left[part] % size and not (part == "kv_heads" and size % left[part] == 0):
             what = f"{axis} = {size} does not divide {left[part]} {part}"

@@ -44,7 +44,7 @@ def take_parts(model: PreTrainedModel, shards: Mapping[str, Shard]) -> None:
     for name, whole in model.named_parameters():
         if shards[name].cuts:
             # A copy: a view would keep the whole in memory.
-            own = shards[name].of(whole.detach()).clone(memory_format=torch.contiguous_format)
+            own = shards[name].of(whole.detach(), shards[name].box).clone(memory_format=torch.contiguous_format)
             parts[whole] = nn.Parameter(own, requires_grad=whole.requires_grad)
     for module in model.modules():
         for name, whole in module.named_parameters(recurse=False):
@@ -213,5 +213,9 @@ def _on_input(module: nn.Module, change: _Change) -> None:
 
 
 def _on_output(module: nn.Module, change: _Change) -> None:
-    """Change what a module returns."""
-    module.register_forward_hook(lambda _module, _args, output: change(output))
+    """Change what a module returns: the first of its results, as attention returns its weights too."""
+
+    def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+    module.register_forward_hook(hook)
