@@ -53,9 +53,10 @@ def test_a_tied_embedding_has_both_gradients(two_ranks: Ranks, is_chunked: bool)
     assert_same(two_ranks.run, replace(FSDP, sizes=sizes, is_chunked=is_chunked, optimizer="sgd"))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma2", "phi3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma2", "phi3", "gpt2"])
 def test_other_architectures(two_ranks: Ranks, architecture: str) -> None:
-    assert_same(two_ranks.run, replace(FSDP, architecture=architecture))
+    # Without AdamW, which makes steps of the rounding errors of a gradient that is 0, as GPT-2's biases of keys have.
+    assert_same(two_ranks.run, replace(FSDP, architecture=architecture, optimizer="sgd"))
 
 
 def _norm_of_known_gradients(zero: int) -> tuple[float, float]:

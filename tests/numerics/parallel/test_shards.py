@@ -58,6 +58,8 @@ def planned(model: PreTrainedModel) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, _ in model.named_parameters():
         ending = name.removesuffix(".weight")
+        if ending.endswith("gate_up_proj"):
+            continue
         if kind := max((each for each in PLAN_NAMES if ending.endswith(each)), key=len, default=None):
             found[name] = known[PLAN_NAMES[kind]]
     return found
@@ -168,7 +170,8 @@ def test_faults_of_a_split_come_together() -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt2", "phi3"])
 def test_other_families_are_whole(architecture: str) -> None:
-    config = AutoConfig.for_model(architecture, vocab_size=32, hidden_size=16, num_hidden_layers=1, pad_token_id=0)
+    sizes = {"vocab_size": 32, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config = AutoConfig.for_model(architecture, **sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     shards = shards_of(model, (("heads", "tp"),), {"dp": (0, 2)})

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import sqrt
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -224,8 +224,8 @@ class ShardedModel:
 
 def _shard_layers(model: PreTrainedModel, mesh: DeviceMesh, zero: int) -> None:
     """Let the ranks of a mesh hold shares of every layer, and of what is around the layers."""
-    body: Any = model.base_model
-    for module in (*body.layers, model):
+    lists = [child for child in model.base_model.children() if isinstance(child, nn.ModuleList)]
+    for module in (*chain.from_iterable(lists), model):
         shared = fully_shard(module, mesh=mesh, reshard_after_forward=zero == _SHARDS_WEIGHTS and module is not model)
         # The factor alone would ask gloo for a scaled sum, which it does not know.
         shared.set_gradient_divide_factor(1.0)
