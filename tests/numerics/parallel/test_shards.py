@@ -161,8 +161,8 @@ def test_faults_of_a_split_come_together() -> None:
     split = (("heads", "tp"), ("ffn", "tp"), ("vocabulary", "tp"), ("layers", "pp"))
     found = [str(fault) for fault in split_faults(model.config, split, {"tp": 3, "dp": 2})]
     assert found == [
-        "layout: tp = 3 does not divide 4 heads; choose a divisor of 4",
-        "layout: tp = 3 does not divide 16 ffn; choose a divisor of 16",
+        "layout: tp = 3 does not divide 4 heads; choose 1, 2 or 4",
+        "layout: tp = 3 does not divide 16 ffn; choose 1, 2, 4, 8 or 16",
         "layout: splits heads over ['tp'] and kv_heads over nothing; split both over the same axis",
     ]
     assert list(split_faults(model.config, split, {"tp": 1, "dp": 4})) == []

@@ -39,6 +39,8 @@ FAMILIES = (
 )
 """Model types whose modules are called, and work together, as `parts_of` supposes."""
 
+_SHOWN = 64
+"""Largest degree that a message proposes."""
 _WHOLE = "hidden"
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "q_proj": ("heads", _WHOLE),
@@ -193,10 +195,16 @@ def split_faults(config: PreTrainedConfig, split: Split, sizes: Mapping[str, int
             yield Fault("layout", f"splits {part}, of which {config.model_type} has none", f"it has {', '.join(left)}")
         elif left[part] % size and not (part == "kv_heads" and size % left[part] == 0):
             what = f"{axis} = {size} does not divide {left[part]} {part}"
-            yield Fault("layout", what, f"choose a divisor of {left[part]}")
+            yield Fault("layout", what, f"choose {_choice(left[part])}")
         else:
             left[part] = max(1, left[part] // size)
     yield from _unpaired(used)
+
+
+def _choice(count: int) -> str:
+    """Return the degrees that divide a count, as far as a message has room for them."""
+    degrees = [str(degree) for degree in range(1, min(count, _SHOWN) + 1) if count % degree == 0]
+    return " or ".join(filter(None, (", ".join(degrees[:-1]), degrees[-1])))
 
 
 def _unpaired(used: Split) -> Iterator[Fault]:
