@@ -26,12 +26,12 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
-from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size, places
+from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.collectives import add_up, joined
-from rpeg.numerics.parallel.experts import split_experts
 from rpeg.numerics.parallel.parallel_model import Loss, Padded
-from rpeg.numerics.parallel.shards import Box, Shard, Split, shards_of
-from rpeg.numerics.parallel.tensor import partial, split_blocks, take_parts
+from rpeg.numerics.parallel.shards import Box, Shard, Split
+from rpeg.numerics.parallel.split import split_model
+from rpeg.numerics.parallel.tensor import partial
 from rpeg.numerics.scores import Scores, response_scores
 
 __all__ = ["Passing", "ShardedModel", "Tile"]
@@ -84,13 +84,10 @@ class ShardedModel:
             ModelError: when the model cannot be split like this.
         """
         self._mesh, self._passing, self._zero = mesh, passing, zero
-        self._shards = shards_of(model, split, places(mesh))
         if passing.is_chunked and ("vocabulary", "tp") in split and axis_size(mesh, "tp") > 1:
             what = "makes logits in chunks of a head that is split over tp, whose ranks have a part of them anyway"
             raise ModelError("layout", [Fault("logits", what, "leave either out")])
-        take_parts(model, self._shards)
-        split_blocks(model, self._shards, mesh, passing.is_sequence_parallel)
-        split_experts(model, self._shards, mesh)
+        self._shards = split_model(model, mesh, split, passing.is_sequence_parallel)
         self._partial = partial(model, self._shards, mesh, passing.is_sequence_parallel)
         self._is_sharded = zero > 0 and axis_size(mesh, "dp") > 1
         if self._is_sharded:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -112,6 +113,10 @@ class Shard:
     def of(self, whole: Tensor, box: Box) -> Tensor:
         """Return a box of the whole parameter, as a view where that is possible."""
         return self.packed(whole.view(self.shape)[tuple(slice(*each) for each in box)])
+
+    def is_of(self, tensor: Tensor) -> bool:
+        """Whether a tensor has the sizes of the whole parameter."""
+        return tuple(tensor.shape) == tuple(self.packed(torch.empty(self.shape, device="meta")).shape)
 
     def packed(self, tensor: Tensor) -> Tensor:
         """Return a box of the parameter in the dimensions that the model gives it."""
