@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from tests.numerics.parallel.ranks import Ranks
-from tests.numerics.parallel.training import VOCABULARY, Case, seeded_model
+from tests.numerics.parallel.sampling import PARAMS, SLOTS, sampled, sampled_alone, sampled_on_mesh
+from tests.numerics.parallel.training import Case, seeded_model
 
 from rpeg.errors import ModelError
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.split_sampler import SplitSampler
-from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampled, SamplingParams
 
 pytestmark = pytest.mark.multiproc
 
-PARAMS = SamplingParams(temperature=1.0, max_new_tokens=10, end_ids=(2, 7))
 SPLIT = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("vocabulary", "tp"))
 SPARSE = (*SPLIT[:2], SPLIT[3])
 TP2 = Case(axes=(("tp", 2),), split=SPLIT)
-GROUP, SLOTS = 2, 5
-
-
-def sampled(sampler: Sampler, params: SamplingParams = PARAMS) -> list[Sampled]:
-    """Return twelve samples of prompts of different lengths, more than there are slots, in the order of their index."""
-    draw = random.Random(0)
-    prompts = [[draw.randrange(3, VOCABULARY) for _ in range(draw.randint(1, 9))] for _ in range(6)]
-    seeds = list(range(100, 100 + GROUP * len(prompts)))
-    return sorted(sampler.generate(prompts, GROUP, params, seeds), key=lambda each: each.index)
-
-
-def _on_ranks(case: Case, params: SamplingParams) -> list[Sampled]:
-    mesh = device_mesh(case.axes, torch.device("cpu"))
-    return sampled(SplitSampler(seeded_model(case), mesh, case.split, SLOTS, pad_id=0), params)
 
 
 def assert_same(ranks: Ranks, case: Case, params: SamplingParams = PARAMS) -> None:
     """Ranks agree bit by bit, and with one process in every token and to 1e-5 in log-probabilities."""
-    wanted = sampled(Sampler(seeded_model(case), SLOTS, pad_id=0), params)
-    first, *others = ranks.run(_on_ranks, case, params)
+    wanted = sampled_alone(case, params)
+    first, *others = ranks.run(sampled_on_mesh, case, params)
     assert all(other == first for other in others)
     assert [(each.ids, each.finished) for each in first] == [(each.ids, each.finished) for each in wanted]
     for found, each in zip(first, wanted, strict=True):
@@ -54,8 +40,8 @@ def test_two_ranks_sample_what_one_process_samples(two_ranks: Ranks, architectur
 
 
 def test_greedy_answers(two_ranks: Ranks) -> None:
-    wanted = sampled(Sampler(seeded_model(TP2), SLOTS, pad_id=0), replace(PARAMS, greedy=True))
-    for found in two_ranks.run(_on_ranks, TP2, replace(PARAMS, greedy=True)):
+    wanted = sampled_alone(TP2, replace(PARAMS, greedy=True))
+    for found in two_ranks.run(sampled_on_mesh, TP2, replace(PARAMS, greedy=True)):
         assert [each.ids for each in found] == [each.ids for each in wanted]
 
 
@@ -76,7 +62,8 @@ def _key_value_heads_held() -> list[int]:
     mesh = device_mesh((("tp", 4),), torch.device("cpu"))
     sampler = SplitSampler(seeded_model(TP2), mesh, SPLIT, SLOTS, pad_id=0)
     block, _ = sampler._decoder.prefill([[3, 4, 5]])
-    return [layer.keys.shape[1] for layer in block.layers]
+    layers: Any = block.layers
+    return [layer.keys.shape[1] for layer in layers]
 
 
 def test_a_rank_caches_its_own_heads(four_ranks: Ranks) -> None:
@@ -96,7 +83,7 @@ def _after_loading() -> tuple[list[Sampled], int]:
 
 
 def test_whole_weights_are_loaded(two_ranks: Ranks) -> None:
-    wanted = two_ranks.run(_on_ranks, TP2, PARAMS)
+    wanted = two_ranks.run(sampled_on_mesh, TP2, PARAMS)
     assert two_ranks.run(_after_loading) == [(each, 3) for each in wanted]
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.numerics.parallel.ranks import Ranks
 from tests.numerics.parallel.training import TEMPERATURE, Case, Trained, alone, distances, on_mesh, seeded_model
 
@@ -135,13 +134,13 @@ def test_what_cannot_be_split_is_refused_with_all_reasons(
         assert all(text in message for text in texts), message
 
 
-def _chunked_over_a_split_vocabulary() -> str:
-    mesh = device_mesh((("tp", dist.get_world_size()),), torch.device("cpu"))
-    with pytest.raises(ModelError) as refused:
-        ShardedModel(seeded_model(TP2), mesh, SPLIT, 0, Passing(TEMPERATURE, is_chunked=True))
-    return str(refused.value)
+@pytest.mark.parametrize("architecture", ["qwen3", "llama"])
+@pytest.mark.parametrize("sizes", [(), (("tie_word_embeddings", True),)])
+def test_logits_in_chunks_of_a_split_vocabulary(
+    two_ranks: Ranks, architecture: str, sizes: tuple[tuple[str, object], ...]
+) -> None:
+    assert_same(two_ranks, replace(TP2, architecture=architecture, sizes=sizes, is_chunked=True))
 
 
-def test_chunks_of_a_head_that_is_split_are_refused(two_ranks: Ranks) -> None:
-    for message in two_ranks.run(_chunked_over_a_split_vocabulary):
-        assert "makes logits in chunks of a head that is split over tp" in message
+def test_chunks_with_shares_of_parts(four_ranks: Ranks) -> None:
+    assert_same(four_ranks, replace(TP2, axes=(("dp", 2), ("tp", 2)), zero=3, is_chunked=True))

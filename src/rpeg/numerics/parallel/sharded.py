@@ -25,12 +25,13 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from rpeg.errors import Fault, ModelError
+from rpeg.numerics.head_input import language_head
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.collectives import add_up, joined
 from rpeg.numerics.parallel.parallel_model import Loss, Padded
 from rpeg.numerics.parallel.shards import Box, Shard, Split
 from rpeg.numerics.parallel.split import split_model
+from rpeg.numerics.parallel.split_head import split_scores
 from rpeg.numerics.parallel.tensor import partial
 from rpeg.numerics.scores import Scores, response_scores
 
@@ -84,10 +85,8 @@ class ShardedModel:
             ModelError: when the model cannot be split like this.
         """
         self._mesh, self._passing, self._zero = mesh, passing, zero
-        if passing.is_chunked and ("vocabulary", "tp") in split and axis_size(mesh, "tp") > 1:
-            what = "makes logits in chunks of a head that is split over tp, whose ranks have a part of them anyway"
-            raise ModelError("layout", [Fault("logits", what, "leave either out")])
-        self._shards = split_model(model, mesh, split, passing.is_sequence_parallel)
+        self._shards = split_model(model, mesh, split, passing.is_sequence_parallel, joins_logits=False)
+        self._vocabulary = self._own_vocabulary(model)
         self._partial = partial(model, self._shards, mesh, passing.is_sequence_parallel)
         self._is_sharded = zero > 0 and axis_size(mesh, "dp") > 1
         if self._is_sharded:
@@ -121,8 +120,22 @@ class ShardedModel:
             padding = (0, -num_tokens % axis_size(self._mesh, "tp"))
             tokens_BT, mask_BT = nn.functional.pad(tokens_BT, padding), nn.functional.pad(mask_BT, padding)
         with torch.autocast(tokens_BT.device.type, passing.autocast, enabled=passing.autocast is not None):
-            scores = response_scores(self.model, tokens_BT, mask_BT, passing.temperature, None, passing.is_chunked)
+            scores = self._scores_of_padded(tokens_BT, mask_BT)
         return Scores(scores.logps_BT[:, :num_tokens], scores.entropies_BT[:, :num_tokens], None)
+
+    def _scores_of_padded(self, tokens_BT: Tensor, mask_BT: Tensor) -> Scores:
+        passing, group = self._passing, axis_group(self._mesh, "tp")
+        if self._vocabulary is None or group is None:
+            return response_scores(self.model, tokens_BT, mask_BT, passing.temperature, None, passing.is_chunked)
+        padded = self.model, tokens_BT, mask_BT
+        return split_scores(*padded, passing.temperature, self._vocabulary, group, passing.is_chunked)
+
+    def _own_vocabulary(self, model: PreTrainedModel) -> tuple[int, int] | None:
+        """Return the range of tokens that the head of this rank makes logits of; None for all."""
+        head = language_head(model)
+        name = next(name for name, each in model.named_parameters() if each is head.weight)
+        shard = self._shards[name]
+        return shard.box[0] if shard.cut_over("tp") else None
 
     @torch.no_grad()
     def sum_gradients(self) -> None:

@@ -37,7 +37,7 @@ class SplitSampler(Sampler):
         if axes := sorted({axis for _, axis in split if axis != "tp" and axis_size(mesh, axis) > 1}):
             what = f"splits weights over {', '.join(axes)}, whose ranks sample different rows and would wait for others"
             raise ModelError("layout", [Fault("sampler", what, "split them over tp")])
-        self._shards = split_model(model, mesh, split, is_sequence_parallel=False)
+        self._shards = split_model(model, mesh, split, is_sequence_parallel=False, joins_logits=True)
         super().__init__(model, slots, pad_id)
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:

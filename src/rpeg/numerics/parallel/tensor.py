@@ -53,7 +53,11 @@ def take_parts(model: PreTrainedModel, shards: Mapping[str, Shard]) -> None:
 
 
 def split_blocks(
-    model: PreTrainedModel, shards: Mapping[str, Shard], mesh: DeviceMesh, is_sequence_parallel: bool
+    model: PreTrainedModel,
+    shards: Mapping[str, Shard],
+    mesh: DeviceMesh,
+    is_sequence_parallel: bool,
+    joins_logits: bool,
 ) -> None:
     """Let a model that has its parts of the weights compute what the whole model computes.
 
@@ -62,6 +66,7 @@ def split_blocks(
         shards: What this rank holds of it.
         mesh: With an axis ``tp``; without one nothing is done.
         is_sequence_parallel: Whether ranks share the tokens between blocks; their number must divide by the ranks then.
+        joins_logits: Whether every rank returns all logits, instead of those of its part of the vocabulary.
     """
     group = axis_group(mesh, _AXIS)
     if group is None:
@@ -79,7 +84,10 @@ def split_blocks(
     name = f"{_name(model, embedding)}.weight"
     if name in split:
         _split_embedding(embedding, shards[name], group)
-        _split_head(language_head(model), group)
+        head = language_head(model)
+        _on_input(head, lambda x: enter(x, group))
+        if joins_logits:
+            _on_output(head, lambda logits_BNV: join(logits_BNV, -1, group))
 
 
 def partial(
@@ -191,12 +199,6 @@ def _split_embedding(embedding: nn.Embedding, shard: Shard, group: dist.ProcessG
 
     _on_input(embedding, localise)
     _on_output(embedding, lambda x_BTD: leave(x_BTD.masked_fill(outside[0].unsqueeze(-1), 0), group))
-
-
-def _split_head(head: nn.Module, group: dist.ProcessGroup) -> None:
-    """Join the logits of all parts of the vocabulary."""
-    _on_input(head, lambda x: enter(x, group))
-    _on_output(head, lambda logits_BNV: join(logits_BNV, -1, group))
 
 
 def _on_input(module: nn.Module, change: _Change) -> None:
