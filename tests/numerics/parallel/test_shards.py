@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from rpeg.errors import ModelError
+from rpeg.numerics.adapter import add_adapter
 from rpeg.numerics.parallel.shards import Box, Cut, Shard, shards_of, split_faults
 from rpeg.plan.layout import box_of
 from rpeg.plan.mesh import coordinates, num_ranks
@@ -178,3 +180,13 @@ def test_other_families_are_whole(architecture: str) -> None:
     assert all(shard.box == tuple((0, size) for size in shard.shape) for shard in shards.values())
     (fault,) = split_faults(config, (("heads", "tp"),), {"tp": 2})
     assert re.match(rf"layout: no split of {architecture} over tp is known; known are gemma, ", str(fault))
+
+
+def test_layers_with_an_adapter_are_not_split() -> None:
+    config = AutoConfig.for_model("llama", hidden_size=16, num_attention_heads=2, num_hidden_layers=1, vocab_size=32)
+    model = AutoModelForCausalLM.from_config(config)
+    add_adapter(model, rank=2, alpha=2.0, seed=0)
+    split = (("heads", "tp"), ("kv_heads", "tp"))
+    with pytest.raises(ModelError, match="no split of a layer of type LowRank is known; zero 3 over dp shards any"):
+        shards_of(model, split, {"tp": (0, 2)})
+    assert all(not shard.cuts for shard in shards_of(model, split, {"tp": (0, 1), "dp": (0, 2)}).values())

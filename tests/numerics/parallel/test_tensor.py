@@ -7,12 +7,22 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.numerics.parallel.ranks import Ranks
-from tests.numerics.parallel.training import TEMPERATURE, Case, Trained, alone, distances, on_mesh, seeded_model
+from tests.numerics.parallel.training import (
+    TEMPERATURE,
+    Case,
+    Trained,
+    alone,
+    batches,
+    distances,
+    on_mesh,
+    seeded_model,
+)
 
 from rpeg.errors import ModelError
 from rpeg.numerics.parallel import sharded
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.sharded import Passing, ShardedModel
+from rpeg.numerics.scores import Scores, response_scores
 
 pytestmark = pytest.mark.multiproc
 
@@ -144,3 +154,23 @@ def test_logits_in_chunks_of_a_split_vocabulary(
 
 def test_chunks_with_shares_of_parts(four_ranks: Ranks) -> None:
     assert_same(four_ranks, replace(TP2, axes=(("dp", 2), ("tp", 2)), zero=3, is_chunked=True))
+
+
+def _scores_in_bfloat16(case: Case) -> list[Scores]:
+    mesh = device_mesh(case.axes, torch.device("cpu"))
+    passing = Passing(TEMPERATURE, torch.bfloat16, case.is_chunked, case.is_sequence_parallel)
+    return ShardedModel(seeded_model(case), mesh, case.split, 0, passing).score(batches(0))
+
+
+@pytest.mark.parametrize("case", [TP2, replace(TP2, is_chunked=True), replace(TP2, is_sequence_parallel=False)])
+def test_arithmetic_may_be_narrower_than_the_weights(two_ranks: Ranks, case: Case) -> None:
+    """Sums of parts are rounded once more, so bfloat16 scores are as near to float32 as those of one process are."""
+    model, rows = seeded_model(case), batches(0)
+    with torch.no_grad():
+        wide = [response_scores(model, b.tokens_BT, b.mask_BT, TEMPERATURE).logps_BT for b in rows]
+        with torch.autocast("cpu", torch.bfloat16):
+            narrow = [response_scores(model, b.tokens_BT, b.mask_BT, TEMPERATURE).logps_BT for b in rows]
+    allowed = max(float((a - b).abs().max()) for a, b in zip(narrow, wide, strict=True))
+    for found in two_ranks.run(_scores_in_bfloat16, case):
+        apart = max(float((a.logps_BT - b).abs().max()) for a, b in zip(found, wide, strict=True))
+        assert 0 < apart < 2 * allowed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
@@ -152,7 +152,11 @@ def shards_of(model: PreTrainedModel, split: Split, places: Places) -> dict[str,
     Raises:
         ModelError: with every split that does not fit the model.
     """
-    if faults := list(split_faults(model.config, split, {axis: size for axis, (_, size) in places.items()})):
+    sizes = {axis: size for axis, (_, size) in places.items()}
+    faults = [*split_faults(model.config, split, sizes)]
+    if any(sizes.get(axis, 1) > 1 for _, axis in split):
+        faults += _wrapped(model)
+    if faults:
         raise ModelError("layout", faults)
     if model.config.model_type not in FAMILIES:
         return {name: Shard(tuple(parameter.shape)) for name, parameter in model.named_parameters()}
@@ -204,6 +208,17 @@ def split_faults(config: PreTrainedConfig, split: Split, sizes: Mapping[str, int
         else:
             left[part] = max(1, left[part] // size)
     yield from _unpaired(used)
+
+
+def _wrapped(model: PreTrainedModel) -> Iterator[Fault]:
+    """Yield what stands in the place of a layer that would be split, such as one with an adapter."""
+    kinds = {
+        type(module).__name__
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] in _PARTS and not isinstance(module, nn.Linear | nn.Embedding)
+    }
+    for kind in sorted(kinds):
+        yield Fault("layout", f"no split of a layer of type {kind} is known", "zero 3 over dp shards any layer")
 
 
 def _choice(count: int) -> str:
