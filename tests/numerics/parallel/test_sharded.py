@@ -165,3 +165,53 @@ def test_arithmetic_may_be_narrower_than_the_weights(two_ranks: Ranks) -> None:
         wanted = [response_scores(model, b.tokens_BT, b.mask_BT, TEMPERATURE).logps_BT for b in batches(0)]
     for found in two_ranks.run(_scores_in, torch.bfloat16):
         assert all(torch.equal(scores.logps_BT, each) for scores, each in zip(found, wanted, strict=True))
+
+
+TP = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("vocabulary", "tp"))
+LAYOUTS = [
+    Case(axes=(("dp", 4),), zero=3),
+    Case(axes=(("dp", 2), ("tp", 2)), split=TP, zero=2),
+    Case(axes=(("dp", 2), ("tp", 2)), split=TP, zero=3),
+    Case(axes=(("tp", 4),), split=TP),
+    Case("qwen3_moe", axes=(("ep", 2), ("tp", 2)), split=(*TP[:2], ("experts", "ep"), ("expert_ffn", "tp"))),
+    Case("qwen3_moe", axes=(("dp", 2), ("ep", 2)), split=(("experts", "ep"),), zero=3),
+]
+
+
+def _tiles_are_boxes(case: Case) -> int:
+    """Check every tile against the whole weight, and that together they are all of it; return their elements."""
+    whole = {name: each.detach() for name, each in seeded_model(case).named_parameters()}
+    mesh = device_mesh(case.axes, torch.device("cpu"))
+    model = ShardedModel(seeded_model(case), mesh, case.split, case.zero, Passing(TEMPERATURE))
+    found = model.tiles()
+    assert found.keys() == whole.keys()
+    for name, tile in found.items():
+        box = tuple(slice(*each) for each in tile.box)
+        assert torch.equal(tile.values, whole[name].view(tile.shape)[box]), name
+        covered = torch.zeros(tile.shape)
+        covered[box] = 1.0
+        dist.all_reduce(covered)
+        assert bool((covered > 0).all()), name
+    return sum(each.values.numel() for each in found.values())
+
+
+@pytest.mark.parametrize("case", LAYOUTS)
+def test_tiles_lie_where_they_say_and_cover_everything(four_ranks: Ranks, case: Case) -> None:
+    held = four_ranks.run(_tiles_are_boxes, case)
+    assert max(held) < 0.75 * sum(each.numel() for each in seeded_model(case).parameters())
+
+
+def _written(case: Case) -> float:
+    """Write twice the weights into the tiles; return how far the model's are from that."""
+    mesh = device_mesh(case.axes, torch.device("cpu"))
+    model = ShardedModel(seeded_model(case), mesh, case.split, case.zero, Passing(TEMPERATURE))
+    wanted = {name: 2 * each for name, each in model.weights().items()}
+    for tile in model.tiles().values():
+        tile.values.mul_(2)
+    model.score(batches(0))  # gathers what it has been given
+    return max(float((each - wanted[name]).abs().max()) for name, each in model.weights().items())
+
+
+@pytest.mark.parametrize("case", [case for case in LAYOUTS if case.zero != 2])
+def test_what_is_written_into_tiles_is_in_the_model(four_ranks: Ranks, case: Case) -> None:
+    assert four_ranks.run(_written, case) == [0.0] * 4

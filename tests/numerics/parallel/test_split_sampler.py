@@ -87,6 +87,23 @@ def test_whole_weights_are_loaded(two_ranks: Ranks) -> None:
     assert two_ranks.run(_after_loading) == [(each, 3) for each in wanted]
 
 
+def _after_writing() -> list[Sampled]:
+    """Return the samples of a model of zeros whose tiles were written."""
+    mesh = device_mesh((("tp", 2),), torch.device("cpu"))
+    weights = {name: each.detach() for name, each in seeded_model(TP2).named_parameters()}
+    empty = seeded_model(TP2)
+    for parameter in empty.parameters():
+        parameter.data.zero_()
+    sampler = SplitSampler(empty, mesh, SPLIT, SLOTS, pad_id=0)
+    for name, tile in sampler.tiles().items():
+        tile.values.copy_(weights[name].view(tile.shape)[tuple(slice(*each) for each in tile.box)])
+    return sampled(sampler)
+
+
+def test_weights_are_written_into_tiles(two_ranks: Ranks) -> None:
+    assert two_ranks.run(_after_writing) == two_ranks.run(sampled_on_mesh, TP2, PARAMS)
+
+
 def _refused_weights() -> str:
     mesh = device_mesh((("tp", 2),), torch.device("cpu"))
     sampler = SplitSampler(seeded_model(TP2), mesh, SPLIT, SLOTS, pad_id=0)

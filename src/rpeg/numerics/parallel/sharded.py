@@ -29,13 +29,13 @@ from rpeg.numerics.head_input import language_head
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.collectives import add_up, joined
 from rpeg.numerics.parallel.parallel_model import Loss, Padded
-from rpeg.numerics.parallel.shards import Box, Shard, Split
+from rpeg.numerics.parallel.shards import Box, Shard, Split, Tile
 from rpeg.numerics.parallel.split import split_model
 from rpeg.numerics.parallel.split_head import split_scores
 from rpeg.numerics.parallel.tensor import partial
 from rpeg.numerics.scores import Scores, response_scores
 
-__all__ = ["Passing", "ShardedModel", "Tile"]
+__all__ = ["Passing", "ShardedModel"]
 
 _SHARDS_WEIGHTS = 3
 """The ZeRO level on which weights are sharded between passes too."""
@@ -55,17 +55,6 @@ class Passing:
     """Whether logits are made a few tokens at a time; see `rpeg.numerics.scores.response_scores`."""
     is_sequence_parallel: bool = True
     """Whether tensor parallel ranks share the tokens between blocks, instead of all having all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """What this rank holds of a parameter."""
-
-    shape: tuple[int, ...]
-    """Of the whole parameter; see `rpeg.numerics.parallel.shards`."""
-    box: Box
-    values: Tensor
-    """Of the box's sizes; this rank's own memory, not a copy, unless ZeRO levels 1 and 2 had to gather it."""
 
 
 class ShardedModel:
@@ -222,14 +211,15 @@ class ShardedModel:
         """Return what this rank holds, parameter by parameter, in the layout that the plan states.
 
         That is the box of `rpeg.plan.layout.box_of`, wherever the data parallel ranks divide what the first dimension
-        counts; else FSDP2 divides a head, which is no box in heads.
+        counts; else FSDP2 divides a head, which is no box in heads. Routers are whole. What is written into the values
+        is in the model, but for levels 1 and 2, where they had to be gathered.
         """
         return {name: self._tile(self._shards[name], parameter) for name, parameter in self._parameters.items()}
 
     def _tile(self, shard: Shard, parameter: nn.Parameter) -> Tile:
         if self._is_sharded and self._zero == _SHARDS_WEIGHTS:
             return Tile(shard.shape, self._share(shard), shard.unpacked(_local(parameter)))
-        return Tile(shard.shape, shard.box, shard.unpacked(_part(parameter)))
+        return shard.tile(_part(parameter))
 
 
 def _shard_layers(model: PreTrainedModel, mesh: DeviceMesh, zero: int) -> None:

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
 
-__all__ = ["FAMILIES", "Box", "Cut", "Places", "Shard", "Split", "parts_of", "shards_of", "split_faults"]
+__all__ = ["FAMILIES", "Box", "Cut", "Places", "Shard", "Split", "Tile", "parts_of", "shards_of", "split_faults"]
 
 Box = tuple[tuple[int, int], ...]
 """Per dimension, the first index and the one after the last."""
@@ -118,6 +118,10 @@ class Shard:
         """Whether a tensor has the sizes of the whole parameter."""
         return tuple(tensor.shape) == tuple(self.packed(torch.empty(self.shape, device="meta")).shape)
 
+    def tile(self, part: Tensor) -> Tile:
+        """Return the part that is left after all cuts with its place in the whole."""
+        return Tile(self.shape, self.box, self.unpacked(part))
+
     def packed(self, tensor: Tensor) -> Tensor:
         """Return a box of the parameter in the dimensions that the model gives it."""
         return tensor.flatten(1, 2) if self.is_packed else tensor
@@ -129,6 +133,17 @@ class Shard:
     def cut_over(self, axis: str) -> Cut | None:
         """Return the split over an axis, if there is one."""
         return next((cut for cut in self.cuts if cut.axis == axis), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What this rank holds of a parameter, for whoever reads it or writes it."""
+
+    shape: tuple[int, ...]
+    """Of the whole parameter, packed dimensions apart."""
+    box: Box
+    values: Tensor
+    """Of the box's sizes."""
 
 
 def parts_of(name: str, parameter: Tensor) -> tuple[tuple[str, int], ...]:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
 from rpeg.numerics.parallel.axes import axis_size
-from rpeg.numerics.parallel.shards import Split
+from rpeg.numerics.parallel.shards import Split, Tile
 from rpeg.numerics.parallel.split import split_model
 from rpeg.numerics.sampler import Sampler
 
@@ -43,6 +43,11 @@ class SplitSampler(Sampler):
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copy this rank's part of whole weights in place; take their version. See `Sampler.load`."""
         super().load({name: self._part(name, weight) for name, weight in weights.items()}, version)
+
+    def tiles(self) -> dict[str, Tile]:
+        """Return what this rank holds, parameter by parameter; what is written into the values is in the model."""
+        named = self.model.named_parameters()
+        return {name: self._shards[name].tile(parameter.detach()) for name, parameter in named}
 
     def _part(self, name: str, weight: Tensor) -> Tensor:
         """Return what this rank holds of a weight; one that does not fit as it is, for `Sampler.load` to refuse."""
