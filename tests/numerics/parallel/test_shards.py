@@ -179,7 +179,7 @@ def test_other_families_are_whole(architecture: str) -> None:
     shards = shards_of(model, (("heads", "tp"),), {"dp": (0, 2)})
     assert all(shard.box == tuple((0, size) for size in shard.shape) for shard in shards.values())
     (fault,) = split_faults(config, (("heads", "tp"),), {"tp": 2})
-    assert re.match(rf"layout: no split of {architecture} over tp is known; known are gemma, ", str(fault))
+    assert re.match(rf"layout: no split of {architecture} over tp is known; known are arcee, gemma, ", str(fault))
 
 
 def test_layers_with_an_adapter_are_not_split() -> None:

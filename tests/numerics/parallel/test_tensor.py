@@ -22,11 +22,14 @@ from rpeg.errors import ModelError
 from rpeg.numerics.parallel import sharded
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.sharded import Passing, ShardedModel
+from rpeg.numerics.parallel.shards import FAMILIES
 from rpeg.numerics.scores import Scores, response_scores
 
 pytestmark = pytest.mark.multiproc
 
 SPLIT = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("vocabulary", "tp"))
+DENSE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+RELATIVES = ("arcee", "ministral", "ministral3", "seed_oss", "smollm3")
 TP2 = Case(axes=(("tp", 2),), split=SPLIT, optimizer="sgd")
 
 
@@ -39,10 +42,19 @@ def assert_same(ranks: Ranks, case: Case) -> None:
 
 
 @pytest.mark.parametrize("is_sequence_parallel", [False, True])
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("architecture", DENSE)
 def test_every_dense_family(two_ranks: Ranks, architecture: str, is_sequence_parallel: bool) -> None:
     case = replace(TP2, architecture=architecture, is_sequence_parallel=is_sequence_parallel)
     assert_same(two_ranks, case)
+
+
+@pytest.mark.parametrize("architecture", RELATIVES)
+def test_their_relatives(two_ranks: Ranks, architecture: str) -> None:
+    assert_same(two_ranks, replace(TP2, architecture=architecture))
+
+
+def test_every_family_is_compared() -> None:
+    assert {*DENSE, *RELATIVES, "mixtral", "qwen2_moe", "qwen3_moe"} == {*FAMILIES}  # the last three in test_experts.py
 
 
 @pytest.mark.parametrize("is_sequence_parallel", [False, True])

@@ -27,16 +27,21 @@ Split = Sequence[tuple[str, str]]
 """Which part is split over which axis, in this order; as in `rpeg.plan.plan.Layout`."""
 
 FAMILIES = (
+    "arcee",
     "gemma",
     "gemma2",
     "gemma3_text",
     "llama",
+    "ministral",
+    "ministral3",
     "mistral",
     "mixtral",
     "qwen2",
     "qwen2_moe",
     "qwen3",
     "qwen3_moe",
+    "seed_oss",
+    "smollm3",
 )
 """Model types whose modules are called, and work together, as `parts_of` supposes."""
 
