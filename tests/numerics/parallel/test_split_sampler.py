@@ -12,7 +12,7 @@ from tests.numerics.parallel.sampling import PARAMS, SLOTS, sampled, sampled_alo
 from tests.numerics.parallel.training import Case, seeded_model
 
 from rpeg.errors import ModelError
-from rpeg.numerics.parallel.axes import device_mesh
+from rpeg.numerics.parallel.axes import axis_rank, device_mesh
 from rpeg.numerics.parallel.split_sampler import SplitSampler
 from rpeg.numerics.sampler import Sampled, SamplingParams
 
@@ -56,6 +56,20 @@ def test_experts(two_ranks: Ranks, split: tuple[tuple[str, str], ...]) -> None:
 
 def test_a_tied_embedding(two_ranks: Ranks) -> None:
     assert_same(two_ranks, replace(TP2, sizes=(("tie_word_embeddings", True),)))
+
+
+def _replica_with_its_own_rows() -> list[Sampled]:
+    """Sample in two replicas, one of which has twice as many tokens to write."""
+    mesh = device_mesh((("dp", 2), ("tp", 2)), torch.device("cpu"))
+    sampler = SplitSampler(seeded_model(TP2), mesh, SPLIT, SLOTS, pad_id=0)
+    return sampled(sampler, replace(PARAMS, max_new_tokens=PARAMS.max_new_tokens * (1 + axis_rank(mesh, "dp"))))
+
+
+def test_replicas_do_not_wait_for_each_other(four_ranks: Ranks) -> None:
+    found = four_ranks.run(_replica_with_its_own_rows)
+    wanted = [sampled_alone(TP2, replace(PARAMS, max_new_tokens=count)) for count in (10, 10, 20, 20)]
+    for samples, others in zip(found, wanted, strict=True):
+        assert [each.ids for each in samples] == [each.ids for each in others]
 
 
 def _key_value_heads_held() -> list[int]:
