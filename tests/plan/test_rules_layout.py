@@ -86,6 +86,18 @@ def test_kv_heads_are_split_or_repeated(make: Any, tp: int, is_legal: bool) -> N
     assert (found == []) is is_legal
 
 
+def test_uneven_parts_are_refused_together(make: Any) -> None:
+    """152,064 tokens and 18,944 features do not divide over 5, nor do 28 heads and 4 key-value heads."""
+    shard = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("vocabulary", "tp"))
+    found = faults(*one_stage(make, axes=(("tp", 5),), shard=shard))
+    assert [text.partition("; ")[0] for text in found] == [
+        "P3 train: tp = 5 does not divide 28 heads of actor",
+        "P3 train: tp = 5 does not divide 4 kv_heads of actor",
+        "P3 train: tp = 5 does not divide 18944 ffn of actor",
+        "P3 train: tp = 5 does not divide 152064 vocabulary of actor",
+    ]
+
+
 def test_what_is_split_is_there(make: Any) -> None:
     found = faults(*one_stage(make, axes=(("tp", 2),), shard=(("heads", "sp"), ("experts", "tp"))))
     assert found == [

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["axis_group", "axis_rank", "axis_size", "device_mesh"]
+__all__ = ["axis_group", "axis_rank", "axis_size", "device_mesh", "places"]
 
 
 def device_mesh(
@@ -44,3 +44,8 @@ def axis_rank(mesh: DeviceMesh, axis: str) -> int:
 def axis_group(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup | None:
     """Return what communicates along an axis; None where that is one rank."""
     return mesh.get_group(axis) if axis_size(mesh, axis) > 1 else None
+
+
+def places(mesh: DeviceMesh) -> dict[str, tuple[int, int]]:
+    """Return for every axis the place of this process along it, and how many there are."""
+    return {axis: (axis_rank(mesh, axis), axis_size(mesh, axis)) for axis in mesh.mesh_dim_names or ()}
