@@ -70,14 +70,48 @@ def test_28_heads_do_not_divide_over_8(make: Any) -> None:
 def test_all_that_does_not_divide_is_in_one_message(make: Any) -> None:
     """256 experts and 64 heads over 3: both at once."""
     shard = (("experts", "ep"), ("heads", "tp"), ("layers", "pp"))
-    plan = one_stage(make, model="moe", axes=(("pp", 5), ("ep", 3), ("tp", 3)), shard=shard)
+    plan = one_stage(make, model="moe", axes=(("pp", 11), ("ep", 3), ("tp", 3)), shard=shard)
     assert faults(*plan) == [
         "P3 train: ep = 3 does not divide 256 experts of moe; choose 1, 2, 4, 8, 16, 32 or 64, "
         "or split the layers over a pp axis instead",
         "P3 train: tp = 3 does not divide 64 heads of moe; choose 1, 2, 4, 8, 16, 32 or 64, "
         "or split the layers over a pp axis instead",
-        "P3 train: pp = 5 does not divide 48 layers of moe; choose 1, 2, 3, 4, 6, 8, 12, 16, 24 or 48",
+        "P3 train: pp = 11 stages of 5 of the 48 layers of moe leave some empty; choose 10 or 12",
     ]
+
+
+@pytest.mark.parametrize(
+    ("pp", "choices"),
+    [(2, ""), (3, ""), (5, ""), (7, ""), (8, "7 or 10"), (9, "7 or 10"), (14, ""), (15, "14 or 28"), (30, "28")],
+)
+def test_stages_may_have_unlike_numbers_of_layers_but_none_may_be_empty(make: Any, pp: int, choices: str) -> None:
+    """Of 28 layers, 5 stages have 6, 6, 6, 6 and 4; 8 stages would have 4 each and leave one empty."""
+    found = faults(*one_stage(make, axes=(("pp", pp),), shard=(("layers", "pp"),)))
+    size = -(-28 // pp)
+    text = f"P3 train: pp = {pp} stages of {size} of the 28 layers of actor leave some empty; choose {choices}"
+    assert found == ([text] if choices else [])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({}, None),
+        ({"zero": 1}, None),
+        ({"zero": 3}, "ZeRO 3 over dp"),
+        ({"axes": (("pp", 2), ("dp", 1), ("tp", 2))}, "heads over tp"),
+        ({"zero": 2, "axes": (("pp", 2), ("dp", 2), ("tp", 2))}, "heads over tp and ZeRO 2 over dp"),
+    ],
+)
+def test_gradients_that_are_put_off_are_of_whole_weights(make: Any, parameters: dict[str, Any], said: str) -> None:
+    parameters = {"axes": (("pp", 2), ("dp", 2), ("tp", 1)), "shard": (("layers", "pp"), ("heads", "tp"))} | parameters
+    assert faults(*one_stage(make, pipeline=Pipeline.ZERO_BUBBLE, **parameters)) == (
+        [
+            f"P3 train: has the schedule zero_bubble and splits {said}; gradients put off are of whole weights: "
+            "choose 1f1b, or split layers alone, with ZeRO 0 or 1"
+        ]
+        if said
+        else []
+    )
 
 
 @pytest.mark.parametrize(("tp", "is_legal"), [(2, True), (4, True), (8, True), (3, False), (6, False)])
