@@ -19,7 +19,8 @@ from rpeg.plan.site import Site
 from rpeg.shapes.tensor import Tensor
 
 MOE = (Tensor("router", (("layers", 48), ("experts", 256))), Tensor("q", (("layers", 48), ("heads", 64), ("", 128))))
-SITE = Site(load_system("alps"), {"actor": QWEN_7B, "moe": MOE})
+LINEAR = (Tensor("linear.qk", (("layers", 4), ("pair", 2), ("key_heads", 4), ("key_size", 8), ("hidden", 16))),)
+SITE = Site(load_system("alps"), {"actor": QWEN_7B, "moe": MOE, "linear": LINEAR})
 
 
 def one_stage(
@@ -198,6 +199,17 @@ def test_an_interleaved_pipeline_has_two_parts_per_device_and_whole_rounds(make:
         "choose micro-batches of 1 or 3"
     ]
     assert faults(*one_stage(make, axes=(("pp", 2),), micro_rows=Dim("3"), **parameters)) == []
+
+
+def test_rows_of_linear_attention_are_not_split(make: Any) -> None:
+    """Attention takes any number of ranks along a row; a state that is carried along it does not."""
+    for kind in (StageKind.TRAIN, StageKind.FORWARD):
+        assert faults(*one_stage(make, axes=(("cp", 3),), kind=kind)) == []
+        assert faults(*one_stage(make, axes=(("cp", 2),), kind=kind, model="linear")) == [
+            "P3 train: splits rows over cp = 2, and linear attention of linear carries a state along them; "
+            "choose cp = 1, or split over tp, pp or dp"
+        ]
+        assert faults(*one_stage(make, axes=(("cp", 1), ("dp", 2)), kind=kind, model="linear")) == []
 
 
 def test_stages_without_rows_may_have_any_number_of_ranks(make: Any) -> None:

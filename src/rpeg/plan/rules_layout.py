@@ -17,9 +17,10 @@ from rpeg.shapes.tensor import LAYERS, extents
 __all__ = ["divisors", "p3_layouts"]
 
 _WITHOUT_ROWS = (StageKind.UPDATE, StageKind.PUSH, StageKind.PULL, StageKind.SAVE, StageKind.EVALUATE)
+_WITH_PASSES = (StageKind.FORWARD, StageKind.TRAIN)
 _Said = tuple[str, str]
 """What is wrong, and what would be right."""
-_KV_HEADS = "kv_heads"
+_KV_HEADS, _LINEAR = "kv_heads", "key_heads"
 _SHOWN = 64
 """Largest degree that a message proposes."""
 
@@ -46,6 +47,8 @@ def _of_binding(graph: Graph, stage: Stage, binding: Binding, mesh: Mesh, site: 
     yield from _axes(binding, mesh)
     if (tensors := site.tensors.get(stage.model) if site and stage.model else None) is not None:
         yield from _extents(binding, mesh, stage.model or "", extents(tensors))
+        if stage.kind in _WITH_PASSES:
+            yield from _sequence(mesh, stage.model or "", extents(tensors))
     if stage.kind not in _WITHOUT_ROWS:
         yield from _rows(graph, binding, mesh)
 
@@ -95,6 +98,13 @@ def _extents(binding: Binding, mesh: Mesh, model: str, known: dict[str, int]) ->
             axes = _axes_of(binding, part)
             text = f"{axes} = {degree} does not divide {known[part]} {part} of {model}"
             yield (text, f"choose {_choice(divisors(known[part]))}, or split the layers over a pp axis instead")
+
+
+def _sequence(mesh: Mesh, model: str, known: dict[str, int]) -> Iterator[_Said]:
+    """A state that is carried from token to token cannot be made on several ranks at once."""
+    if _LINEAR in known and mesh.sizes.get("cp", 1) > 1:
+        text = f"splits rows over cp = {mesh.sizes['cp']}, and linear attention of {model} carries a state along them"
+        yield (text, "choose cp = 1, or split over tp, pp or dp")
 
 
 def _stages(binding: Binding, model: str, layers: int, degree: int) -> Iterator[_Said]:

@@ -64,6 +64,14 @@ def spec(architecture: str = "qwen3", **changes: int | bool) -> ScratchSpec:
     return ScratchSpec(architecture, **(sizes | changes), init_std=0.2)
 
 
+def windowed(model_spec: ScratchSpec) -> PreTrainedModel:
+    """Return a model from scratch; families with windows look back 3 tokens."""
+    model = scratch_model(model_spec, TOKENIZER, seed=0)
+    if getattr(model.config, "sliding_window", None):
+        model.config.sliding_window = 4
+    return model
+
+
 def batches(step: int, dp_rank: int, shapes: Shapes = SHAPES) -> list[Padded]:
     """Return the micro-batches of a data parallel rank; rows end at different lengths, and one trains nothing."""
     generator = torch.Generator().manual_seed(100 * step + dp_rank)
@@ -86,8 +94,7 @@ def loss_of(batch: Padded, scores: Scores) -> Tensor:
 def off(build: Build, model_spec: ScratchSpec, axes: Sequence[tuple[str, int]], shapes: Shapes = SHAPES) -> Off:
     """Train a model both ways on this rank and compare."""
     mesh = device_mesh(axes, torch.device("cpu"))
-    single = scratch_model(model_spec, TOKENIZER, seed=0)
-    split = build(scratch_model(model_spec, TOKENIZER, seed=0), mesh)
+    single, split = windowed(model_spec), build(windowed(model_spec), mesh)
     num, mine = axis_size(mesh, "dp"), axis_rank(mesh, "dp")
     trained = (single.parameters(), split.parameters().values())
     optimizers = [torch.optim.AdamW(each, lr=_RATE, eps=_EPSILON) for each in trained]

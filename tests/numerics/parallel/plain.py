@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -13,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from rpeg.numerics.parallel.axes import axis_group
+from rpeg.numerics.parallel.token_runs import sum_gradients_over
 
 
 class Plain:
@@ -39,7 +39,7 @@ class Plain:
     def sum_gradients(self) -> None:
         """Sum the gradients over ``dp``; split ones are sums already."""
         if self._group is not None and not self._is_split:
-            sum_over(self._group, self.parameters().values())
+            sum_gradients_over(self._group, self.parameters().values())
 
     @torch.no_grad()
     def total_norm(self) -> float:
@@ -65,16 +65,6 @@ class Plain:
                 if isinstance(parameter, DTensor):
                     value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
                 parameter.copy_(value)
-
-
-def sum_over(group: dist.ProcessGroup, parameters: Iterable[nn.Parameter]) -> None:
-    """Replace gradients, of shares too, by their sums over a group; all its ranks have them for the same parameters."""
-    gradients = [each.grad for each in parameters if each.grad is not None]
-    local = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
-    pending = [dist.all_reduce(each, group=group, async_op=True) for each in local if each.numel()]
-    for work in pending:
-        assert work is not None, "asynchronous"
-        work.wait()
 
 
 def _split(model: PreTrainedModel, mesh: DeviceMesh) -> None:

@@ -19,19 +19,22 @@ from transformers import PreTrainedModel
 
 from rpeg.numerics.logprobs import in_slots
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
+from rpeg.numerics.parallel.context_attention import split_attention
 from rpeg.numerics.parallel.deferred_weights import DeferredWeights
 from rpeg.numerics.parallel.held import Hold, reshard, rest_of
 from rpeg.numerics.parallel.parallel_model import Loss, Padded
 from rpeg.numerics.parallel.pipeline_order import Schedule, forward_only, num_parts, orders, programs
 from rpeg.numerics.parallel.pipeline_parts import Span, cut, part_of, spans, tied_names, whole_name
 from rpeg.numerics.parallel.pipeline_run import PipelineRun, States
+from rpeg.numerics.parallel.scoring import Scoring
+from rpeg.numerics.parallel.token_runs import TokenRuns, sum_gradients_over
 from rpeg.numerics.scores import Scores
 
 __all__ = ["PipelineModel"]
 
 
 class PipelineModel:
-    """A `ParallelModel` over ``pp``, and over whatever the parts are split over besides."""
+    """A `ParallelModel` over ``pp``, over ``cp`` if the mesh has it, and over what else the parts are split over."""
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class PipelineModel:
 
         Args:
             model: Complete and the same on every rank, which afterwards needs nothing of it but its parts.
-            mesh: With an axis ``pp`` of two ranks or more.
+            mesh: With an axis ``pp`` of two ranks or more, and maybe ``cp``.
             hold: Splits a part over the other axes of the mesh.
             schedule: In which order micro-batches pass.
             temperature: What logits are divided by; above 0.
@@ -60,7 +63,10 @@ class PipelineModel:
         every = spans(model.config.num_hidden_layers, self._parts)
         self._prefix, self._tied = model.base_model_prefix, tied_names(model)
         self._like = {name: (each.shape, each.dtype) for name, each in model.named_parameters()}
-        rest = rest_of(mesh, "pp")
+        runs, rest = TokenRuns(mesh), rest_of(mesh, "pp", "cp")
+        self._context = runs.group
+        if runs.group is not None:
+            split_attention(model, runs.group)
         self._held = {span.number: (span, hold(cut(model, span), rest)) for span in every[self._rank :: self._size]}
         self._owner = {name: part_of(name, every, self._prefix) % self._size for name in self._like}
         parts = {number: (span, held.model) for number, (span, held) in self._held.items()}
@@ -68,7 +74,7 @@ class PipelineModel:
         self._device = first.device
         deferred = DeferredWeights(part for _, part in parts.values()) if schedule == "zero_bubble" else None
         states = States(model.config.hidden_size, first.dtype, first.device)
-        self._run = PipelineRun(parts, group, states, temperature, autocast, deferred)
+        self._run = PipelineRun(parts, group, states, Scoring(runs, temperature, autocast), deferred)
         self._tie_ends()
 
     def _tie_ends(self) -> None:
@@ -131,6 +137,8 @@ class PipelineModel:
         """Sum over ranks that have seen other rows; then the gradients of the two copies of a tied weight."""
         for _, held in self._held.values():
             held.sum_gradients()
+        if self._context is not None:
+            sum_gradients_over(self._context, self.parameters().values())
         for copy in self._tied_copies():
             assert copy.grad is not None, "both ends have been passed"
             mine = _local(copy.grad)

@@ -1,6 +1,6 @@
 """A rank of a pipeline at work: it goes through its program, computes, and exchanges states and their gradients.
 
-Shapes: B rows of a micro-batch, T tokens of its longest row, D hidden size, N trained tokens, V vocabulary.
+Shapes: B rows of a micro-batch, L tokens of its longest row on this rank, D hidden size.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rpeg.numerics.head_input import chosen_head_input, predicting_slots
-from rpeg.numerics.logprobs import in_slots, token_logprobs
 from rpeg.numerics.parallel.deferred_weights import DeferredWeights
 from rpeg.numerics.parallel.parallel_model import Loss, Padded
 from rpeg.numerics.parallel.pipeline_order import Action, Arrival, Departure, Work
 from rpeg.numerics.parallel.pipeline_parts import Span
+from rpeg.numerics.parallel.scoring import Scoring
 from rpeg.numerics.scores import Scores
 
 __all__ = ["PipelineRun", "States", "Step"]
@@ -62,8 +61,7 @@ class PipelineRun:
         parts: Mapping[int, tuple[Span, PreTrainedModel]],
         group: dist.ProcessGroup,
         states: States,
-        temperature: float,
-        autocast: torch.dtype | None,
+        scoring: Scoring,
         deferred: DeferredWeights | None = None,
     ) -> None:
         """Take the parts by their numbers.
@@ -72,12 +70,11 @@ class PipelineRun:
             parts: Layers and model of each.
             group: The ranks of the pipeline.
             states: What travels between parts.
-            temperature: What logits are divided by.
-            autocast: The number format of the arithmetic, if not that of the weights.
+            scoring: How rows go through the parts.
             deferred: What has the gradients of weights that are made later, if any are.
         """
         self._parts, self._group = parts, group
-        self._made, self._temperature, self._narrow, self._deferred = states, temperature, autocast, deferred
+        self._made, self._scoring, self._deferred = states, scoring, deferred
 
     def train(self, program: Sequence[Step], batches: Sequence[Padded], loss: Loss) -> None:
         """Add the gradients of all micro-batches to those of the parameters."""
@@ -114,7 +111,7 @@ class PipelineRun:
         call.sent.append((states, work))
 
     def _await(self, step: Arrival, call: _Call) -> None:
-        shape = (*call.batches[step.made_by.batch].tokens_BT.shape, self._made.size)
+        shape = (*self._scoring.runs.shape(call.batches[step.made_by.batch]), self._made.size)
         states = torch.empty(shape, dtype=self._made.dtype, device=self._made.device)
         work = dist.irecv(states, group=self._group, group_src=step.from_rank)
         assert work is not None, "the receiver is in the group"
@@ -127,48 +124,34 @@ class PipelineRun:
 
     def _forward(self, action: Action, call: _Call) -> None:
         span, model = self._parts[action.part]
-        batch, states_BTD = call.batches[action.batch], None
+        batch, states_BLD = call.batches[action.batch], None
         if not span.is_first:
-            states_BTD = self._take(Action(Work.FORWARD, action.part - 1, action.batch), call)
-            states_BTD.requires_grad_(call.loss is not None)
-        with self._putting_off(action, call), self._autocast():
-            made = self._scores(model, batch, states_BTD) if span.is_last else self._states(model, batch, states_BTD)
+            states_BLD = self._take(Action(Work.FORWARD, action.part - 1, action.batch), call)
+            states_BLD.requires_grad_(call.loss is not None)
+        with self._putting_off(action, call):
+            if span.is_last:
+                made = self._scoring.scores(model, batch, states_BLD)
+            else:
+                made = self._scoring.states(model, batch, states_BLD).to(self._made.dtype)
         if isinstance(made, Scores):
             call.scores[action.batch] = made
         else:
             call.leaving[action] = made
         if call.loss is not None:
             out = call.loss(action.batch, made) if isinstance(made, Scores) else made
-            call.passed[action.part, action.batch] = states_BTD, out
+            call.passed[action.part, action.batch] = states_BLD, out
 
     def _backward(self, action: Action, call: _Call) -> None:
-        states_BTD, out = call.passed.pop((action.part, action.batch))
+        states_BLD, out = call.passed.pop((action.part, action.batch))
         if self._parts[action.part][0].is_last:
             out.backward()
         else:
             out.backward(self._take(Action(Work.BACKWARD, action.part + 1, action.batch), call))
-        if states_BTD is not None:
-            assert states_BTD.grad is not None, "states come in to be changed by a layer"
-            call.leaving[action] = states_BTD.grad.contiguous()
+        if states_BLD is not None:
+            assert states_BLD.grad is not None, "states come in to be changed by a layer"
+            call.leaving[action] = states_BLD.grad.contiguous()
 
     def _putting_off(self, action: Action, call: _Call) -> AbstractContextManager[None]:
         if self._deferred is None or call.loss is None:
             return nullcontext()
         return self._deferred.putting_off((action.part, action.batch))
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._made.device.type, self._narrow, enabled=self._narrow is not None)
-
-    def _states(self, body: PreTrainedModel, batch: Padded, states_BTD: Tensor | None) -> Tensor:
-        made_BTD: Tensor = body(**_input(batch, states_BTD), use_cache=False).last_hidden_state
-        return made_BTD.to(self._made.dtype)
-
-    def _scores(self, model: PreTrainedModel, batch: Padded, states_BTD: Tensor | None) -> Scores:
-        with chosen_head_input(model, predicting_slots(batch.mask_BT), runs_head=True):
-            logits_NV = model(**_input(batch, states_BTD), use_cache=False).logits.flatten(0, 1)
-        logps_N, entropies_N = token_logprobs(logits_NV, batch.tokens_BT[batch.mask_BT], self._temperature)
-        return Scores(in_slots(logps_N, batch.mask_BT), in_slots(entropies_N, batch.mask_BT), None)
-
-
-def _input(batch: Padded, states_BTD: Tensor | None) -> dict[str, Tensor]:
-    return {"input_ids": batch.tokens_BT} if states_BTD is None else {"inputs_embeds": states_BTD}
