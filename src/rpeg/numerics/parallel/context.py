@@ -49,7 +49,7 @@ class ContextModel:
         """
         runs = TokenRuns(mesh)
         assert runs.group is not None, f"no split of rows along {mesh.mesh_dim_names} of {tuple(mesh.shape)}"
-        split_attention(model, runs.group)
+        split_attention(model, mesh)
         self._group, self._scoring = runs.group, Scoring(runs, temperature, autocast)
         self._held = hold(model, rest_of(mesh, "cp"))
 

@@ -24,11 +24,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rpeg.errors import Fault, ModelError
+from rpeg.numerics.parallel.axes import axis_group, axis_size
 
 __all__ = ["context_faults", "split_attention"]
 
@@ -54,8 +56,12 @@ def context_faults(config: PreTrainedConfig) -> Iterator[Fault]:
         yield Fault(where, what, "leave cp at 1")
 
 
-def split_attention(model: PreTrainedModel, group: dist.ProcessGroup) -> None:
-    """Let the attention of a model, as yet complete, expect a run of tokens on each rank of a group.
+def split_attention(model: PreTrainedModel, mesh: DeviceMesh) -> None:
+    """Let the attention of a model, as yet complete, expect a run of tokens on each rank along ``cp``.
+
+    Args:
+        model: Changed in place.
+        mesh: With an axis ``cp``; tensor parallel ranks may then take a share of the heads each.
 
     Raises:
         ModelError: when it has layers for which that is not enough.
@@ -67,7 +73,9 @@ def split_attention(model: PreTrainedModel, group: dist.ProcessGroup) -> None:
     if faults:
         raise ModelError("context parallelism", faults)
     name, kind = f"rpeg_context_{next(_numbers)}", str(model.config._attn_implementation)
-    is_by_heads = model.config.num_attention_heads % dist.get_world_size(group) == 0
+    group = axis_group(mesh, "cp")
+    assert group is not None, f"no ranks along cp in {mesh.mesh_dim_names} of {tuple(mesh.shape)}"
+    is_by_heads = model.config.num_attention_heads % (axis_size(mesh, "cp") * axis_size(mesh, "tp")) == 0
     plain: _Attention = ALL_ATTENTION_FUNCTIONS.get_interface(kind, _eager(model))
     attend, mask = (_by_heads, _whole_mask) if is_by_heads else (_by_queries, _own_mask)
 

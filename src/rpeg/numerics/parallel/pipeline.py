@@ -66,7 +66,7 @@ class PipelineModel:
         runs, rest = TokenRuns(mesh), rest_of(mesh, "pp", "cp")
         self._context = runs.group
         if runs.group is not None:
-            split_attention(model, runs.group)
+            split_attention(model, mesh)
         self._held = {span.number: (span, hold(cut(model, span), rest)) for span in every[self._rank :: self._size]}
         self._owner = {name: part_of(name, every, self._prefix) % self._size for name in self._like}
         parts = {number: (span, held.model) for number, (span, held) in self._held.items()}
