@@ -166,11 +166,34 @@ def test_arithmetic_may_be_narrow_and_states_travel_as_they_are(two_ranks: Ranks
 def _nothing_to_do() -> tuple[int, float]:
     model = _pipeline(scratch_model(spec(), TOKENIZER, seed=0))
     model.backward([], lambda _, scores: scores.logps_BT.sum())
+    model.sum_gradients()
     return len(model.score([])), model.total_norm()
 
 
 def test_no_micro_batches_are_no_gradient(two_ranks: Ranks) -> None:
     assert two_ranks.run(_nothing_to_do) == [(0, 0.0)] * 2
+
+
+def _first_stage_frozen() -> tuple[int, float]:
+    single, whole = (scratch_model(spec(tie_embeddings=False), TOKENIZER, seed=0) for _ in range(2))
+    for each in (single, whole):
+        for module in (each.model.embed_tokens, *each.model.layers[:3]):
+            module.requires_grad_(False)
+    given, model = batches(0, 0), _pipeline(whole)
+    for batch in given:
+        loss_of(batch, response_scores(single, batch.tokens_BT, batch.mask_BT, TEMPERATURE)).backward()
+    model.backward(given, lambda i, scores: loss_of(given[i], scores))
+    model.sum_gradients()
+    mine = {name: each.grad for name, each in model.parameters().items() if each.grad is not None}
+    expected = {name: each.grad for name, each in single.named_parameters() if name in mine}
+    return len(mine), max([0.0, *((mine[name] - expected[name]).abs().max().item() for name in mine)])
+
+
+def test_a_stage_may_train_nothing(two_ranks: Ranks) -> None:
+    (none, _), (some, difference) = two_ranks.run(_first_stage_frozen)
+    assert none == 0
+    assert some == 2 * 11 + 2  # of two layers of Qwen3, norm and head
+    assert difference < TOLERANCE
 
 
 def test_a_mesh_without_stages_is_a_mistake(two_ranks: Ranks) -> None:

@@ -67,7 +67,9 @@ class PipelineModel:
         self._context = runs.group
         if runs.group is not None:
             split_attention(model, mesh)
-        self._held = {span.number: (span, hold(cut(model, span), rest)) for span in every[self._rank :: self._size]}
+        mine = {span.number: (span, cut(model, span)) for span in every[self._rank :: self._size]}
+        self._names = {number: [name for name, _ in part.named_parameters()] for number, (_, part) in mine.items()}
+        self._held = {number: (span, hold(part, rest)) for number, (span, part) in mine.items()}
         self._owner = {name: part_of(name, every, self._prefix) % self._size for name in self._like}
         parts = {number: (span, held.model) for number, (span, held) in self._held.items()}
         first = next(model.parameters())
@@ -86,11 +88,11 @@ class PipelineModel:
                 dist.send(_local(copy.detach()), group=self._group, group_dst=self._size - 1)
 
     def _tied_copies(self) -> list[nn.Parameter]:
-        """Return what this rank has of weights that are on both ends."""
+        """Return what this rank trains of weights that are on both ends."""
         if self._rank not in (0, self._size - 1):
             return []
         mine = self.parameters()
-        return [mine[name] for name in sorted(set(self._tied.values()))]
+        return [mine[name] for name in sorted(set(self._tied.values())) if name in mine]
 
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """Return what this rank holds, by the names of the whole model; a tied weight is on the first and last rank."""
@@ -140,9 +142,9 @@ class PipelineModel:
         if self._context is not None:
             sum_gradients_over(self._context, self.parameters().values())
         for copy in self._tied_copies():
-            assert copy.grad is not None, "both ends have been passed"
-            mine = _local(copy.grad)
-            mine += self._of_other_end(mine)
+            if copy.grad is not None:  # without any micro-batch it is None at both ends
+                mine = _local(copy.grad)
+                mine += self._of_other_end(mine)
 
     def total_norm(self) -> float:
         """Return the L2 norm over all parts; a tied weight counts where the embedding is."""
@@ -175,7 +177,7 @@ class PipelineModel:
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take over this rank's parts of a whole model."""
         for span, held in self._held.values():
-            held.load({name: weights[self._name(name, span)] for name in held.parameters()})
+            held.load({name: weights[self._name(name, span)] for name in self._names[span.number]})
 
     def _of_other_end(self, mine: Tensor) -> Tensor:
         """Exchange tensors between the first and the last rank."""

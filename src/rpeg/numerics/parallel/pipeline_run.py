@@ -146,7 +146,9 @@ class PipelineRun:
         if self._parts[action.part][0].is_last:
             out.backward()
         else:
-            out.backward(self._take(Action(Work.BACKWARD, action.part + 1, action.batch), call))
+            gradient_BLD = self._take(Action(Work.BACKWARD, action.part + 1, action.batch), call)
+            if out.requires_grad:  # not so below the first layer that is trained
+                out.backward(gradient_BLD)
         if states_BLD is not None:
             assert states_BLD.grad is not None, "states come in to be changed by a layer"
             call.leaving[action] = states_BLD.grad.contiguous()
