@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
+from tests.numerics.parallel.plain import Plain
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -17,7 +20,10 @@ from transformers import PreTrainedModel
 
 from rpeg.numerics.model import ScratchSpec, scratch_model
 from rpeg.numerics.parallel.axes import axis_rank, axis_size, device_mesh
+from rpeg.numerics.parallel.context import ContextModel
 from rpeg.numerics.parallel.parallel_model import Padded, ParallelModel
+from rpeg.numerics.parallel.pipeline import PipelineModel
+from rpeg.numerics.parallel.pipeline_order import Schedule
 from rpeg.numerics.scores import Scores, response_scores
 from rpeg.numerics.tokenizer import character_tokenizer
 
@@ -27,6 +33,7 @@ STEPS = 3
 _RATE, _EPSILON = 2e-3, 1e-4
 """With a smaller epsilon a weight whose gradient is rounding and nothing else would move as far as any other."""
 
+Axes = tuple[tuple[str, int], ...]
 Build = Callable[[PreTrainedModel, DeviceMesh], ParallelModel]
 Shapes = Sequence[Sequence[tuple[int, int]]]
 """Rows and tokens of each micro-batch, of each step; the last one is taken again and again."""
@@ -58,7 +65,7 @@ class Off:
         return max(self.loss, self.score, self.gradient, self.norm, self.weight)
 
 
-def spec(architecture: str = "qwen3", **changes: int | bool) -> ScratchSpec:
+def spec(architecture: str = "qwen3", **changes: Any) -> ScratchSpec:
     """Return a small model; 4 heads share 2 key-value heads."""
     sizes = {"layers": 5, "hidden": 16, "heads": 4, "kv_heads": 2, "intermediate": 24, "tie_embeddings": True}
     return ScratchSpec(architecture, **(sizes | changes), init_std=0.2)
@@ -91,7 +98,7 @@ def loss_of(batch: Padded, scores: Scores) -> Tensor:
     return torch.where(batch.mask_BT, per_token_BT, 0.0).sum()
 
 
-def off(build: Build, model_spec: ScratchSpec, axes: Sequence[tuple[str, int]], shapes: Shapes = SHAPES) -> Off:
+def off(build: Build, model_spec: ScratchSpec, axes: Axes, shapes: Shapes = SHAPES) -> Off:
     """Train a model both ways on this rank and compare."""
     mesh = device_mesh(axes, torch.device("cpu"))
     single, split = windowed(model_spec), build(windowed(model_spec), mesh)
@@ -128,6 +135,21 @@ def off(build: Build, model_spec: ScratchSpec, axes: Sequence[tuple[str, int]], 
     weight = _largest({name: each.detach() for name, each in single.named_parameters()}, weights)
     digest = sum(each.double().sum().item() for each in weights.values())
     return Off(loss, score, gradient, norm, weight, num_losses, digest)
+
+
+def pipeline_case(schedule: Schedule, axes: Axes, zero: int = 0, **model: Any) -> Off:
+    """Return how far a pipeline, on this rank of it, is off from one process."""
+    hold = partial(Plain, zero=zero)
+    layers = 4 * dict(axes)["pp"] if schedule == "interleaved_1f1b" else 5
+    model_spec = spec(**({"layers": layers} | model))
+    return off(lambda whole, mesh: PipelineModel(whole, mesh, hold, schedule, TEMPERATURE), model_spec, axes)
+
+
+def context_case(axes: Axes, zero: int = 0, **model: Any) -> Off:
+    """Return how far a model whose rows are split along the sequence, on this rank, is off from one process."""
+    hold = partial(Plain, zero=zero)
+    model_spec = spec(**({"layers": 2} | model))
+    return off(lambda whole, mesh: ContextModel(whole, mesh, hold, TEMPERATURE), model_spec, axes)
 
 
 def _train(model: PreTrainedModel, given: list[Padded]) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.numerics.parallel.cases import TEMPERATURE, TOKENIZER, Off, batches, off, spec, windowed
+from tests.numerics.parallel.cases import TEMPERATURE, TOKENIZER, Off, batches, context_case, off, spec, windowed
 from tests.numerics.parallel.plain import Plain
 from tests.numerics.parallel.ranks import Ranks
 from torch.distributed.device_mesh import DeviceMesh
@@ -23,13 +23,6 @@ from rpeg.numerics.scores import response_scores
 
 pytestmark = pytest.mark.multiproc
 TOLERANCE = 1e-5
-
-
-def context_case(axes: tuple[tuple[str, int], ...], zero: int = 0, **model: Any) -> Off:
-    """Return how far a model split along the sequence, on this rank, is off from one process."""
-    hold = partial(Plain, zero=zero)
-    model_spec = spec(**({"layers": 2} | model))
-    return off(lambda whole, mesh: ContextModel(whole, mesh, hold, TEMPERATURE), model_spec, axes)
 
 
 def assert_equal(found: list[Off]) -> None:

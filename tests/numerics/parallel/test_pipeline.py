@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from tests.numerics.parallel import cases
-from tests.numerics.parallel.cases import TEMPERATURE, TOKENIZER, Off, batches, loss_of, off, spec
+from tests.numerics.parallel.cases import TEMPERATURE, TOKENIZER, Off, batches, loss_of, pipeline_case, spec
 from tests.numerics.parallel.plain import Plain
 from tests.numerics.parallel.ranks import Ranks
 from transformers import PreTrainedModel
@@ -22,14 +20,6 @@ from rpeg.numerics.scores import response_scores
 pytestmark = pytest.mark.multiproc
 SCHEDULES: list[Schedule] = ["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]
 TOLERANCE = 1e-5
-
-
-def pipeline_case(schedule: Schedule, axes: tuple[tuple[str, int], ...], zero: int = 0, **model: Any) -> Off:
-    """Return how far a pipeline, on this rank of it, is off from one process."""
-    hold = partial(Plain, zero=zero)
-    layers = 4 * dict(axes)["pp"] if schedule == "interleaved_1f1b" else 5
-    model_spec = spec(**({"layers": layers} | model))
-    return off(lambda whole, mesh: PipelineModel(whole, mesh, hold, schedule, TEMPERATURE), model_spec, axes)
 
 
 def assert_equal(found: list[Off], last: list[int]) -> None:
@@ -203,4 +193,4 @@ def test_a_mesh_without_stages_is_a_mistake(two_ranks: Ranks) -> None:
 
 def _without_stages() -> None:
     mesh = device_mesh((("dp", 2),), torch.device("cpu"))
-    PipelineModel(scratch_model(spec(), cases.TOKENIZER, seed=0), mesh, Plain, "1f1b", TEMPERATURE)
+    PipelineModel(scratch_model(spec(), TOKENIZER, seed=0), mesh, Plain, "1f1b", TEMPERATURE)
