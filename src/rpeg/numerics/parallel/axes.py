@@ -17,13 +17,15 @@ def device_mesh(
 ) -> DeviceMesh:
     """Return the mesh with these axes, slowest first, as in `rpeg.plan.plan.Mesh`.
 
-    Every process of the world calls this, with the same arguments and in the same order, also those outside of it.
+    Every process of the world calls this, with the same arguments and in the same order, also those outside of it. A
+    mesh without an axis ``dp`` is given one of one rank, so that something is left of it whatever other axis is taken.
 
     Args:
         axes: Names and sizes.
         device: Where its ranks compute.
         ranks: Numbers in the world, ascending, as torch orders the members of a group; None takes the first ones.
     """
+    axes = axes if "dp" in dict(axes) else (("dp", 1), *axes)
     sizes = [size for _, size in axes]
     numbers = list(range(prod(sizes))) if ranks is None else list(ranks)
     assert numbers == sorted(numbers), f"ranks {numbers} are not in ascending order"
