@@ -35,9 +35,8 @@ from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
+from rpeg.runtime.homes.choose import open_home
 from rpeg.runtime.homes.home import Home
-from rpeg.runtime.homes.inline import InlineHome
-from rpeg.runtime.homes.processes import ProcessHome
 from rpeg.runtime.interrupt import Interrupt
 from rpeg.runtime.ledger import Ledger
 from rpeg.runtime.origin import Origin
@@ -51,8 +50,6 @@ from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec, use_threads
 
 __all__ = ["train"]
-
-_HOMES: dict[str, Callable[[], Home]] = {"inline": InlineHome, "processes": ProcessHome}
 
 
 def train(
@@ -145,7 +142,7 @@ class _Run:
         ):
             if start is None and self._recipe.model.scratch is not None:
                 start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
-            home = _HOMES[self._recipe.run.home]()
+            home = open_home(self._recipe, self._plan)
             try:
                 self._spawn(home, start)
                 if step == 0:
@@ -179,6 +176,9 @@ class _Run:
             ready.append(home.spawn(mesh.name, spec))
         for future in ready:
             future.result()
+        for name, seat in home.seats().items():
+            if seat.device:
+                self.listener.on_message(f"worker {name} is on {seat.host}, {seat.device}")
 
     def _evaluate(self, home: Home) -> None:
         """Evaluate before the first step, so that the report has something to compare with."""

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rpeg.runtime.worker import WorkerSpec
 
-__all__ = ["Home"]
+__all__ = ["LOOPBACK", "Home", "Seat"]
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a worker lives."""
+
+    host: str
+    """Name or address of its machine, at which other workers reach it."""
+    device: str = ""
+    """The device that it has for itself, as its machine counts; empty where it was given none."""
 
 
 class Home(Protocol):
@@ -19,6 +33,10 @@ class Home(Protocol):
 
     def call(self, name: str, method: str, *args: object) -> Future[Any]:
         """Call a method of a worker."""
+        ...
+
+    def seats(self) -> Mapping[str, Seat]:
+        """Return where every worker lives, by its name."""
         ...
 
     def close(self) -> None:

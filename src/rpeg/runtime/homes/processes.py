@@ -17,14 +17,16 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from rpeg.errors import RunFault, WorkerDied
-from rpeg.runtime.homes.messages import Received, pack, receive, send, unpack
-from rpeg.runtime.homes.worker_process import BUILD, GRACE_S, SIGNALS
-from rpeg.runtime.task import Task
+from rpeg.errors import WorkerDied
+from rpeg.runtime.homes.home import LOOPBACK, Seat
+from rpeg.runtime.homes.messages import pack, receive, send
+from rpeg.runtime.homes.servant import BUILD, doing, settle
+from rpeg.runtime.homes.worker_process import GRACE_S, SIGNALS
 from rpeg.runtime.worker import WorkerSpec
 
 __all__ = ["ProcessHome"]
@@ -52,6 +54,10 @@ class ProcessHome:
         Only errors of `rpeg.errors` come back as they were; others as a `RunFault` with their type, text and traceback.
         """
         return self._workers[name].call(method, *args)
+
+    def seats(self) -> Mapping[str, Seat]:
+        """Return that all of them are here."""
+        return dict.fromkeys(self._workers, Seat(LOOPBACK))
 
     def close(self) -> None:
         """Let every worker finish its call and end; kill those that take longer than a few seconds."""
@@ -84,9 +90,9 @@ class _Process:
         future: Future[Any] = Future()
         with self._lock:
             if self._death:
-                future.set_exception(WorkerDied(f"{self._death} before it could {_doing(method, args)}"))
+                future.set_exception(WorkerDied(f"{self._death} before it could {doing(method, args)}"))
                 return future
-            self._waiting.append((future, _doing(method, args)))
+            self._waiting.append((future, doing(method, args)))
             with suppress(OSError):  # the reader hears of the end as well, and knows more of it
                 send(self._end, packed)
         return future
@@ -103,22 +109,12 @@ class _Process:
             while True:
                 received = receive(self._end)
                 future, _ = self._waiting.popleft()
-                self._settle(future, received)
+                settle(future, self._name, received)
         death = self._reap()
         with self._lock:
             self._death = death
-        for future, doing in self._waiting:
-            future.set_exception(WorkerDied(f"{death} when it was to {doing}"))
-
-    def _settle(self, future: Future[Any], received: Received) -> None:
-        try:
-            is_result, value = unpack(received)
-        except Exception as error:
-            is_result, value = False, RunFault(f"worker {self._name}: its answer cannot be read: {error}")
-        if is_result:
-            future.set_result(value)
-        else:
-            future.set_exception(value)
+        for future, work in self._waiting:
+            future.set_exception(WorkerDied(f"{death} when it was to {work}"))
 
     def _reap(self) -> str:
         """Return how the process ended."""
@@ -154,11 +150,3 @@ def _start(name: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _doing(method: str, args: tuple[object, ...]) -> str:
-    """Return what a call does, as the end of a sentence."""
-    for argument in args:
-        if isinstance(argument, Task):
-            return f"do {argument.stage} of step {argument.step + 1}"
-    return method or "start"

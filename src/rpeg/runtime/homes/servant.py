@@ -1,0 +1,70 @@
+"""A worker behind messages: it is built by the first and called by every other one, and each has an answer."""
+
+from __future__ import annotations
+
+import traceback
+from concurrent.futures import Future
+from typing import Any
+
+from rpeg.errors import RpegError, RunFault
+from rpeg.runtime.homes.messages import Packed, Received, pack, unpack
+from rpeg.runtime.task import Task
+from rpeg.runtime.worker import Worker
+
+__all__ = ["BUILD", "Servant", "doing", "settle"]
+
+BUILD = ""
+"""In place of a method: build the worker from the arguments. The first call."""
+
+
+class Servant:
+    """Answers (method, arguments) with (True, result) or (False, exception), whatever the worker does."""
+
+    def __init__(self, name: str) -> None:
+        """Serve the worker ``name``, which is not built yet."""
+        self._name = name
+        self._worker: Worker | None = None
+
+    def answer(self, received: Received) -> Packed:
+        """Do what a message asks for; of errors only our own go back as they are."""
+        try:
+            method, arguments = unpack(received)
+            if method == BUILD:
+                self._worker = Worker(*arguments)
+                return pack((True, None))
+            return pack((True, getattr(self._worker, method)(*arguments)))
+        except BaseException as error:  # sys.exit() in a reward function, too, is an answer and not the end
+            if isinstance(error, RpegError):
+                return pack((False, error))
+            return pack((False, RunFault(f"worker {self._name}: {_described(error)}")))
+
+    def close(self) -> None:
+        """End what the worker started to help."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+def settle(future: Future[Any], name: str, received: Received) -> None:
+    """Give a future what worker ``name`` has answered."""
+    try:
+        is_result, value = unpack(received)
+    except Exception as error:
+        is_result, value = False, RunFault(f"worker {name}: its answer cannot be read: {error}")
+    if is_result:
+        future.set_result(value)
+    else:
+        future.set_exception(value)
+
+
+def doing(method: str, args: tuple[object, ...]) -> str:
+    """Return what a call does, as the end of a sentence."""
+    for argument in args:
+        if isinstance(argument, Task):
+            return f"do {argument.stage} of step {argument.step + 1}"
+    return method or "start"
+
+
+def _described(error: BaseException) -> str:
+    """Return type and message on the first line, below them where it came from."""
+    where = "".join(traceback.format_exception(error)).rstrip()
+    return f"{type(error).__name__}: {error}\n{where}"
