@@ -34,6 +34,9 @@ def train(
     ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Run as this plan says, which rpeg plan --out has written.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to run on: HOST:PORT, or auto (run.home=ray run.address=...).")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print graph and plan, start nothing.")
@@ -58,7 +61,8 @@ def train(
         from rpeg.view.log import LoggedView
         from rpeg.view.report import write_report
 
-        loaded = load_recipe(Path(recipe), overrides or [])
+        on_cluster = ["run.home=ray", f"run.address={address}"] if address is not None else []
+        loaded = load_recipe(Path(recipe), [*(overrides or []), *on_cluster])
         build, bind = _planned(loaded, plan)
         if dry_run:
             check_inputs(loaded, build)

@@ -25,7 +25,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-__all__ = ["Packed", "Received", "as_bytes", "pack", "receive", "send", "unpack"]
+__all__ = ["Memory", "Packed", "Received", "as_bytes", "pack", "receive", "send", "unpack"]
 
 _HEADER = struct.Struct("!QQ")
 _LARGE_BYTES = 1 << 15

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from typing import IO
+from typing import IO, Any
 
 from rpeg.errors import RunFault, WaitLimit
 
@@ -32,6 +32,7 @@ _STOP_LIMIT_S = 8.0
 """Longest orderly end of Ray; it takes one to two seconds."""
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end would start another cluster
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the only way to have Ray listen on the loopback address alone
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker without a GPU of its own decides by run.device
     "RAY_AUTH_MODE": "token",
@@ -75,6 +76,11 @@ class LocalCluster:
             raise RunFault(f"Ray cannot be started on this machine{_last_lines(self._said)}")
         return json.loads(line)
 
+    @property
+    def pid(self) -> int:
+        """The process that every one of Ray's is below."""
+        return self._keeper.pid
+
     def stop(self) -> None:
         """End it; kill what takes longer than a few seconds."""
         assert self._keeper.stdin is not None
@@ -94,7 +100,7 @@ class LocalCluster:
 
 def keep(num_cpus: int, folder: str) -> None:
     """Start Ray, say where it is, and shut it down when standard input ends."""
-    place = {"_temp_dir": folder, "_node_ip_address": "127.0.0.1"}
+    place: dict[str, Any] = {"_temp_dir": folder, "_node_ip_address": "127.0.0.1"}
     try:
         import ray
 

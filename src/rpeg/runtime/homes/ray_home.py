@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -141,7 +142,7 @@ class RayHome:
             if error is None:
                 settle(future, name, _received(done.result()))
             else:
-                future.set_exception(WorkerDied(f"worker {name} {_how_it_ended(error)} when it was to {work}"))
+                future.set_exception(WorkerDied(f"worker {name} died when it was to {work}: {_reason(str(error))}"))
 
         answer.future().add_done_callback(receive)
         return future
@@ -208,9 +209,15 @@ def _buffer(piece: np.ndarray[Any, Any]) -> Any:
     return buffer
 
 
-def _how_it_ended(error: BaseException) -> str:
-    """Return what Ray knows of the end of an actor."""
-    return repr(str(error))
+def _reason(text: str) -> str:
+    """Return in one line why an actor ended, of the many in which Ray says so."""
+    if "raised in its creation task" in text:
+        return text.strip().rpartition("\n")[2]
+    told = re.search(r"The actor is dead because (.+?)\.(?:\s|$)", text)
+    where = re.search(r"pid: (\d+)\s.*?ip: (\S+)", text, re.DOTALL)
+    place = f" (process {where[1]} on {where[2]})" if where else ""
+    hint = "; the system does that when memory runs out" if "worker process has died" in text else ""
+    return f"{told[1] if told else text.strip().partition(chr(10))[0]}{place}{hint}"
 
 
 @contextmanager
