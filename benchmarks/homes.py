@@ -83,7 +83,7 @@ def seconds_of_calls(home_name: str, warm: RunFolder, number: int) -> tuple[floa
     """Return the seconds of a call that does nothing, and of one that receives weights and does nothing with them."""
     recipe = load_recipe(RECIPE, [f"run.home={home_name}"])
     graph = build_graph(recipe)
-    home = open_home(recipe, bind_local(graph))
+    home = open_home(recipe, bind_local(graph), print)
     weights = torch.ones(WEIGHTS)
     try:
         home.spawn("host", WorkerSpec(recipe, graph, ("reward",), Origin(warm.model, warm.model, None, 0), 1)).result()

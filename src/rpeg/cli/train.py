@@ -52,6 +52,8 @@ def train(
     from rich.text import Text
 
     require_torch("rpeg train")
+    if _is_served_here():
+        return
     # Shown on a terminal only: importing torch and checking the inputs take seconds in which nothing else is said.
     with Console(stderr=True, quiet=quiet).status(Text(f"checking {recipe}")) as status:
         from rpeg.recipe.load import load_recipe
@@ -79,6 +81,24 @@ def train(
         summary = run_training(loaded, open_folder, listener, write_report, resume=resume, build=build, bind=bind)
     if summary.status == "interrupted":
         sys.exit(130)
+
+
+def _is_served_here() -> bool:
+    """Whether a launcher started this process to host a worker of another, which it then does to the end."""
+    import os
+
+    from rpeg.runtime.homes.ranks import own_rank, take_device
+
+    rank = own_rank(os.environ)
+    if rank is None:
+        return False
+    take_device(os.environ, rank.local)
+    if rank.number == 0:
+        return False
+    from rpeg.runtime.homes.ranked_home import serve_rank
+
+    serve_rank(rank)
+    return True
 
 
 def _folder(run_dir: Path | None, name: str, *, resume: bool) -> RunFolder:

@@ -140,10 +140,11 @@ class _Run:
             MetricsWriter(self.folder, first_step=step + 1 if step else 0) as self._metrics,
             JsonLines(self.folder.samples) as self._samples,
         ):
-            if start is None and self._recipe.model.scratch is not None:
-                start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
-            home = open_home(self._recipe, self._plan)
+            # Before a warm-up, which takes minutes: there may be no room, or a rank may be missing.
+            home = open_home(self._recipe, self._plan, self.listener.on_message)
             try:
+                if start is None and self._recipe.model.scratch is not None:
+                    start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
                 self._spawn(home, start)
                 if step == 0:
                     self._evaluate(home)
@@ -178,7 +179,7 @@ class _Run:
             future.result()
         for name, seat in home.seats().items():
             if seat.device:
-                self.listener.on_message(f"worker {name} is on {seat.host}, {seat.device}")
+                self.listener.on_message(f"worker {name} is on {seat.text}")
 
     def _evaluate(self, home: Home) -> None:
         """Evaluate before the first step, so that the report has something to compare with."""

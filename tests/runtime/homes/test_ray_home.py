@@ -100,7 +100,7 @@ def test_errors_arrive_calls_keep_their_order_and_a_death_is_told(
     run_tiny: Run, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     model = run_tiny("model", run={"steps": 1}).model
-    home = open_home(*member(cluster))
+    home = open_home(*member(cluster), print)
     try:
         good, bad = home.spawn("host", judge(model)), home.spawn("all", judge(tmp_path / "none"))
         check_a_failed_start(bad.exception(120), tmp_path / "none")
@@ -138,21 +138,21 @@ def test_errors_arrive_calls_keep_their_order_and_a_death_is_told(
 def test_what_cannot_be_is_said_before_anything_waits(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, plan = member(cluster, device="cuda")
     with pytest.raises(RunFault, match=r"^the plan needs 1 GPUs, the Ray cluster has 0$"):
-        open_home(recipe, plan)
-    first, second = open_home(*member(cluster)), None  # the second shares the membership of the first
+        open_home(recipe, plan, print)
+    first, second = open_home(*member(cluster), print), None  # the second shares the membership of the first
     try:
         monkeypatch.setattr("rpeg.runtime.homes.ray_home._ROOM_S", 0.5)
         recipe, plan = member(cluster, device="cpu")
-        second = open_home(recipe, plan)  # four CPUs, two for each
+        second = open_home(recipe, plan, print)  # four CPUs, two for each
         with pytest.raises(WaitLimit, match=r"after 0 s these meshes still wait for it: all, host$"):
-            open_home(recipe, plan)
+            open_home(recipe, plan, print)
     finally:
         if second is not None:
             second.close()
         first.close()
     nobody = tiny_recipe(run={"home": "ray", "address": f"{LOOPBACK}:1"})
     with pytest.raises(RunFault, match=r"^the Ray cluster at 127.0.0.1:1 \(run.address\) cannot be joined: .*refused"):
-        open_home(nobody, plan)
+        open_home(nobody, plan, print)
 
 
 def test_ray_that_is_missing_is_one_fault(monkeypatch: pytest.MonkeyPatch) -> None:

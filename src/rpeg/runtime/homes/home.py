@@ -19,9 +19,19 @@ class Seat:
     """Where a worker lives."""
 
     host: str
-    """Name or address of its machine, at which other workers reach it."""
+    """Address at which other workers reach its machine."""
     device: str = ""
-    """The device that it has for itself, as its machine counts; empty where it was given none."""
+    """The device that it has for itself; empty where it was given none."""
+    node: str = ""
+    """Name of its machine, where a launcher says so."""
+    rank: int | None = None
+    """The process of a launcher that it lives in."""
+
+    @property
+    def text(self) -> str:
+        """The place in words: ``n2 (10.0.0.2), rank 3, cuda 1``."""
+        place = f"{self.node} ({self.host})" if self.node else self.host
+        return ", ".join([place, *([f"rank {self.rank}"] if self.rank is not None else []), self.device])
 
 
 class Home(Protocol):

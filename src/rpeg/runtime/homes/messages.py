@@ -4,8 +4,10 @@
              pickle: the message; a tensor is its type, its shape and where its values are
     receive  the same; large tensors become views of the memory, which is freed with the last of them
 
-The memory never has a name, so nothing of it is left behind however a process ends. Only the two ends of a socket pair
-that a home made itself talk to each other: nothing else is ever unpickled. Tensors arrive on the CPU.
+The memory never has a name, so nothing of it is left behind however a process ends. Between machines (`send_whole`,
+`receive_whole`) what would be in the memory follows the pickle. Only the two ends of a socket pair that a home made
+itself talk to each other, or ends that know a token (`meeting`): nothing else is ever unpickled. Tensors arrive on the
+CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +27,18 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-__all__ = ["Memory", "Packed", "Received", "as_bytes", "pack", "receive", "send", "unpack"]
+__all__ = [
+    "Memory",
+    "Packed",
+    "Received",
+    "as_bytes",
+    "pack",
+    "receive",
+    "receive_whole",
+    "send",
+    "send_whole",
+    "unpack",
+]
 
 _HEADER = struct.Struct("!QQ")
 _LARGE_BYTES = 1 << 15
@@ -140,6 +153,30 @@ def receive(end: socket.socket) -> Received:
         memory = mmap.mmap(descriptor, memory_bytes, access=mmap.ACCESS_COPY)
         os.close(descriptor)
     return Received(_exactly(end, pickled_bytes), memory)
+
+
+def send_whole(end: socket.socket, packed: Packed) -> None:
+    """Send a message with its large tensors; raises OSError when the other end is gone."""
+    end.sendall(_HEADER.pack(len(packed.pickled), packed.memory_bytes))
+    end.sendall(packed.pickled)
+    position = 0
+    for offset, values in packed.large:
+        end.sendall(bytes(offset - position))
+        end.sendall(as_bytes(values).numpy())
+        position = offset + values.nbytes
+    end.sendall(bytes(packed.memory_bytes - position))
+
+
+def receive_whole(end: socket.socket) -> Received:
+    """Wait for the next message, of which all comes through the socket.
+
+    Raises:
+        EOFError: when the other end sends no more.
+        OSError: when the connection breaks.
+    """
+    pickled_bytes, memory_bytes = _HEADER.unpack(_exactly(end, _HEADER.size))
+    pickled = _exactly(end, pickled_bytes)
+    return Received(pickled, _exactly(end, memory_bytes) if memory_bytes else None)
 
 
 def _exactly(end: socket.socket, num_bytes: int) -> bytearray:

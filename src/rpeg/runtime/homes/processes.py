@@ -16,16 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
-from rpeg.errors import WorkerDied
 from rpeg.runtime.homes.home import LOOPBACK, Seat
-from rpeg.runtime.homes.messages import pack, receive, send
-from rpeg.runtime.homes.servant import BUILD, doing, settle
+from rpeg.runtime.homes.line import Line
+from rpeg.runtime.homes.messages import receive, send
+from rpeg.runtime.homes.servant import BUILD
 from rpeg.runtime.homes.worker_process import GRACE_S, SIGNALS
 from rpeg.runtime.worker import WorkerSpec
 
@@ -70,51 +68,21 @@ class ProcessHome:
 
 
 class _Process:
-    """A worker's process, the calls that it has not answered yet, and the thread that reads its answers."""
+    """A worker's process and the line to it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._end, theirs = socket.socketpair()
+        end, theirs = socket.socketpair()
         with theirs:
             self._process = _start(name, theirs)
-        self._waiting: deque[tuple[Future[Any], str]] = deque()
-        self._lock = threading.Lock()
-        """Held to send a call, and to find that no more can be sent."""
-        self._death = ""
-        self._reader = threading.Thread(target=self._read, name=f"{name} answers", daemon=True)
-        self._reader.start()
+        self._line = Line(name, end, send, receive, self._reap)
+        self.call, self.ask_to_end = self._line.call, self._line.ask_to_end
         threading.Thread(target=self._watch, name=f"{name} end", daemon=True).start()
-
-    def call(self, method: str, *args: object) -> Future[Any]:
-        packed = pack((method, args))
-        future: Future[Any] = Future()
-        with self._lock:
-            if self._death:
-                future.set_exception(WorkerDied(f"{self._death} before it could {doing(method, args)}"))
-                return future
-            self._waiting.append((future, doing(method, args)))
-            with suppress(OSError):  # the reader hears of the end as well, and knows more of it
-                send(self._end, packed)
-        return future
 
     def _watch(self) -> None:
         """Let the reader come to an end: what a reward function forked may hold the other side of the socket open."""
         self._process.wait()
-        with suppress(OSError):
-            self._end.shutdown(socket.SHUT_RD)
-
-    def _read(self) -> None:
-        """Resolve futures in the order of the calls until the process ends."""
-        with suppress(EOFError, OSError):
-            while True:
-                received = receive(self._end)
-                future, _ = self._waiting.popleft()
-                settle(future, self._name, received)
-        death = self._reap()
-        with self._lock:
-            self._death = death
-        for future, work in self._waiting:
-            future.set_exception(WorkerDied(f"{death} when it was to {work}"))
+        self._line.stop_reading()
 
     def _reap(self) -> str:
         """Return how the process ended."""
@@ -127,18 +95,13 @@ class _Process:
         hint = " (the system does that when memory runs out)" if code == -signal.SIGKILL else ""
         return f"worker {self._name} {how}{hint}"
 
-    def ask_to_end(self) -> None:
-        with suppress(OSError):
-            self._end.shutdown(socket.SHUT_WR)
-
     def end(self, deadline_s: float) -> None:
         try:
             self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join()
-        self._end.close()
+        self._line.close()
 
 
 def _start(name: str, theirs: socket.socket) -> subprocess.Popen[bytes]:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -35,7 +36,7 @@ from rpeg.recipe.schema import Recipe
 from rpeg.runtime.homes.home import Seat
 from rpeg.runtime.homes.messages import Packed, Received, as_bytes, pack
 from rpeg.runtime.homes.ray_cluster import LocalCluster
-from rpeg.runtime.homes.servant import BUILD, Servant, doing, settle
+from rpeg.runtime.homes.servant import BUILD, Servant, ahead_s, doing, settle
 from rpeg.runtime.homes.worker_process import GRACE_S, SIGNALS
 from rpeg.runtime.worker import WorkerSpec
 
@@ -65,6 +66,10 @@ class Hosted:
         """Answer one message."""
         return _wire(self._servant.answer(_received(wire)))
 
+    def clock_s(self) -> float:
+        """Return what the clock of this machine shows."""
+        return time.monotonic()
+
     def seat(self) -> Seat:
         """Return where this is."""
         gpus = ray.get_gpu_ids()
@@ -87,6 +92,7 @@ class RayHome:
         """
         self._actors: dict[str, Any] = {}
         self._groups: dict[str, PlacementGroup] = {}
+        self._ahead_s: dict[str, float] = {}
         self._cluster = cluster
         self._is_member = ray.is_initialized()  # a program that joined by itself also leaves by itself
         try:
@@ -129,7 +135,25 @@ class RayHome:
         }
         actor = ray.remote(Hosted).options(**options)
         self._actors[name] = actor.remote(name, __version__, sys.path, os.getcwd())
-        return self.call(name, BUILD, spec)
+        ready: Future[Any] = Future()
+        built = self.call(name, BUILD, spec)
+        built.add_done_callback(lambda done: self._compare_clocks(name, done, ready))
+        return ready
+
+    def _compare_clocks(self, name: str, built: Future[Any], ready: Future[Any]) -> None:
+        """Say that a worker is ready once its times can be read."""
+        error = built.exception()
+        if error is not None:
+            ready.set_exception(error)
+            return
+        asked_s = time.monotonic()
+
+        def compare(done: Future[float]) -> None:
+            if done.exception() is None:  # an actor that has just died says so when it is called
+                self._ahead_s[name] = ahead_s(asked_s, done.result(), time.monotonic())
+            ready.set_result(None)
+
+        self._actors[name].clock_s.remote().future().add_done_callback(compare)
 
     def call(self, name: str, method: str, *args: object) -> Future[Any]:
         """Send a call; the future raises what the method raised, `WorkerDied` when its actor ended."""
@@ -140,7 +164,7 @@ class RayHome:
         def receive(done: Future[_Wire]) -> None:
             error = done.exception()
             if error is None:
-                settle(future, name, _received(done.result()))
+                settle(future, name, _received(done.result()), self._ahead_s.get(name, 0.0))
             else:
                 future.set_exception(WorkerDied(f"worker {name} died when it was to {work}: {_reason(str(error))}"))
 

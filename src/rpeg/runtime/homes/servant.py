@@ -8,10 +8,10 @@ from typing import Any
 
 from rpeg.errors import RpegError, RunFault
 from rpeg.runtime.homes.messages import Packed, Received, pack, unpack
-from rpeg.runtime.task import Task
+from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import Worker
 
-__all__ = ["BUILD", "Servant", "doing", "settle"]
+__all__ = ["BUILD", "Servant", "ahead_s", "doing", "settle"]
 
 BUILD = ""
 """In place of a method: build the worker from the arguments. The first call."""
@@ -44,12 +44,25 @@ class Servant:
             self._worker.close()
 
 
-def settle(future: Future[Any], name: str, received: Received) -> None:
-    """Give a future what worker ``name`` has answered."""
+def ahead_s(asked_s: float, theirs_s: float, answered_s: float) -> float:
+    """Return how far the clock of a worker is ahead of ours, when it showed ``theirs_s`` between two times of ours.
+
+    Exactly 0 where nothing speaks against it: processes of one machine share a clock.
+    """
+    return 0.0 if asked_s <= theirs_s <= answered_s else theirs_s - (asked_s + answered_s) / 2
+
+
+def settle(future: Future[Any], name: str, received: Received, ahead_s: float = 0.0) -> None:
+    """Give a future what worker ``name`` has answered, with its times on our clock."""
     try:
         is_result, value = unpack(received)
     except Exception as error:
         is_result, value = False, RunFault(f"worker {name}: its answer cannot be read: {error}")
+    match value:
+        case (Outcome() as outcome, float(start_s), float(end_s)):
+            value = (outcome, start_s - ahead_s, end_s - ahead_s)
+        case _:
+            pass
     if is_result:
         future.set_result(value)
     else:

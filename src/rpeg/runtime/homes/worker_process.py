@@ -10,13 +10,8 @@ Nothing heavy is imported before signals are set, because Ctrl-C may come while 
 
 from __future__ import annotations
 
-import os
-import queue
 import signal
 import socket
-import threading
-import time
-from contextlib import suppress
 
 from rpeg.environments.reward_process import end_with
 
@@ -32,27 +27,13 @@ def serve(descriptor: int, parent: int, name: str) -> None:
     """Be the worker ``name`` of process ``parent``, called over the socket ``descriptor``."""
     end_with(parent)
     ignore_signals()
-    from rpeg.runtime.homes.messages import Received, receive, send
+    from rpeg.runtime.homes.line import answer_calls
+    from rpeg.runtime.homes.messages import receive, send
     from rpeg.runtime.homes.servant import Servant
 
     end = socket.socket(fileno=descriptor)
     end.set_inheritable(False)
-    inbox: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
-    servant = Servant(name)
-
-    def read() -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                inbox.put(receive(end))
-        inbox.put(None)
-        time.sleep(GRACE_S)
-        os._exit(1)
-
-    threading.Thread(target=read, daemon=True).start()
-    while (received := inbox.get()) is not None:
-        with suppress(ConnectionError):  # the home is gone, and None is on its way to the inbox
-            send(end, servant.answer(received))
-    servant.close()
+    answer_calls(end, Servant(name), send, receive)
 
 
 def ignore_signals() -> None:
