@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rpeg.plan.plan import Plan
     from rpeg.recipe.schema import Recipe
 
-__all__ = ["require_torch", "train"]
+__all__ = ["graph_and_plan", "require_torch", "train"]
 
 _RUNS = Path("runs")
 """Where run folders are made."""
@@ -65,7 +65,7 @@ def train(
 
         on_cluster = ["run.home=ray", f"run.address={address}"] if address is not None else []
         loaded = load_recipe(Path(recipe), [*(overrides or []), *on_cluster])
-        build, bind = _planned(loaded, plan)
+        build, bind = graph_and_plan(loaded, plan)
         if dry_run:
             check_inputs(loaded, build)
             status.stop()
@@ -133,7 +133,7 @@ def require_torch(command: str) -> None:
         raise RecipeError(command, [fault])
 
 
-def _planned(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe], Graph], Callable[[Graph], Plan]]:
+def graph_and_plan(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe], Graph], Callable[[Graph], Plan]]:
     """Return what makes the graph and the plan to run: a file has both, else they are the recipe's on this machine.
 
     Raises:
