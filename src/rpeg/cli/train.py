@@ -52,7 +52,7 @@ def train(
     from rich.text import Text
 
     require_torch("rpeg train")
-    if _is_served_here():
+    if not dry_run and _is_served_here():
         return
     # Shown on a terminal only: importing torch and checking the inputs take seconds in which nothing else is said.
     with Console(stderr=True, quiet=quiet).status(Text(f"checking {recipe}")) as status:

@@ -26,7 +26,7 @@ TOKEN = "s" * 32
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep files of meetings in a folder of the test's own, and waits short."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(meeting_module, "JOIN_LIMIT_S", 0.5)
+    monkeypatch.setattr(meeting_module, "_JOIN_LIMIT_S", 0.5)
     monkeypatch.setattr(meeting_module, "_GREETING_S", 5.0)
     return tmp_path
 
@@ -87,7 +87,7 @@ def test_a_wrong_token_is_refused_by_either_side(folder: Path, monkeypatch: pyte
         with pytest.raises(WaitLimit, match=rf"^rank 1 on n2 has not found rank 0 at 127.0.0.2:{port} within 0 s$"):
             join({"RPEG_ADDRESS": f"127.0.0.2:{port}", "RPEG_TOKEN": "t" * 32}, THERE)
         assert isinstance(result(found), Stranger)
-        monkeypatch.setattr(meeting_module, "JOIN_LIMIT_S", 20.0)
+        monkeypatch.setattr(meeting_module, "_JOIN_LIMIT_S", 20.0)
         # A listener that does not check and cannot prove anything: the joiner must not go on with it.
         threading.Thread(target=_pretend, args=(listening,), daemon=True).start()
         with pytest.raises(RunFault, match=rf"^who listens at 127.0.0.2:{port} is not rank 0"):

@@ -20,10 +20,11 @@ from typing import Any
 from rpeg.errors import WorkerDied
 from rpeg.runtime.homes.messages import Packed, Received, pack
 from rpeg.runtime.homes.servant import Servant, doing, settle
-from rpeg.runtime.homes.worker_process import GRACE_S
 
-__all__ = ["Line", "Receive", "Send", "answer_calls"]
+__all__ = ["GRACE_S", "Line", "Receive", "Send", "answer_calls"]
 
+GRACE_S = 5.0
+"""How long a call under way may still take when the worker is to end."""
 Send = Callable[[socket.socket, Packed], None]
 Receive = Callable[[socket.socket], Received]
 

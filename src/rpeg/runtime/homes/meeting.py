@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import re
 import socket
 import stat
 import tempfile
@@ -32,7 +33,7 @@ __all__ = ["Meeting", "Stranger", "greet", "join", "open_meeting"]
 _BYTES = 32
 _GREETING_S = 10.0
 """How long a handshake may take."""
-JOIN_LIMIT_S = 300.0
+_JOIN_LIMIT_S = 300.0
 """How long ranks look for rank 0, which checks the recipe before it listens."""
 
 
@@ -90,7 +91,8 @@ def _told(environment: Mapping[str, str], rank: Rank) -> Meeting | None:
 
 
 def _path(rank: Rank) -> Path:
-    return Path(tempfile.gettempdir(), f"rpeg-{os.getuid()}-{rank.start}.json")
+    start = re.sub(r"[^\w.-]", "_", rank.start)
+    return Path(tempfile.gettempdir(), f"rpeg-{os.getuid()}-{start}.json")
 
 
 def open_meeting(environment: Mapping[str, str], rank: Rank) -> tuple[Meeting, socket.socket, Path | None]:
@@ -137,15 +139,21 @@ def join(environment: Mapping[str, str], rank: Rank) -> socket.socket:
         WaitLimit: when it is not there in time.
         RunFault: when who is there does not know the token.
     """
-    deadline_s = time.monotonic() + JOIN_LIMIT_S
+    deadline_s = time.monotonic() + _JOIN_LIMIT_S
+    told = _told(environment, rank)
     while time.monotonic() < deadline_s:
-        meeting = _told(environment, rank) or Meeting.load(_path(rank))
-        if meeting is not None:
-            with suppress(OSError):
+        meeting = told or Meeting.load(_path(rank))
+        try:
+            if meeting is not None:
                 return _greeted(socket.create_connection((meeting.host, meeting.port), _GREETING_S), meeting)
+        except OSError:
+            pass  # rank 0 does not listen yet
+        except RunFault:
+            if told:
+                raise  # else the file is that of an earlier run, whose port somebody else has now
         time.sleep(0.1)
     where = environment.get("RPEG_ADDRESS") or f"the address in {_path(rank)}"
-    raise WaitLimit(f"{rank.text_of(rank.number)} has not found rank 0 at {where} within {JOIN_LIMIT_S:.0f} s")
+    raise WaitLimit(f"{rank.text_of(rank.number)} has not found rank 0 at {where} within {_JOIN_LIMIT_S:.0f} s")
 
 
 def _greeted(end: socket.socket, meeting: Meeting) -> socket.socket:

@@ -21,10 +21,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from rpeg.runtime.homes.home import LOOPBACK, Seat
-from rpeg.runtime.homes.line import Line
+from rpeg.runtime.homes.line import GRACE_S, Line
 from rpeg.runtime.homes.messages import receive, send
 from rpeg.runtime.homes.servant import BUILD
-from rpeg.runtime.homes.worker_process import GRACE_S, SIGNALS
+from rpeg.runtime.homes.worker_process import SIGNALS
 from rpeg.runtime.worker import WorkerSpec
 
 __all__ = ["ProcessHome"]

@@ -24,13 +24,13 @@ from rpeg.errors import Fault, PlanError, RunFault, WaitLimit
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Mesh, Plan
 from rpeg.runtime.homes.home import Seat
-from rpeg.runtime.homes.line import Line, answer_calls
+from rpeg.runtime.homes.line import GRACE_S, Line, answer_calls
 from rpeg.runtime.homes.meeting import Meeting, Stranger, greet, join, open_meeting
 from rpeg.runtime.homes.messages import pack, receive_whole, send_whole, unpack
 from rpeg.runtime.homes.processes import ProcessHome
 from rpeg.runtime.homes.ranks import Rank
 from rpeg.runtime.homes.servant import BUILD, Servant, ahead_s
-from rpeg.runtime.homes.worker_process import GRACE_S, ignore_signals
+from rpeg.runtime.homes.worker_process import ignore_signals
 from rpeg.runtime.worker import WorkerSpec
 
 __all__ = ["RankedHome", "own_device", "serve_rank"]

@@ -34,10 +34,11 @@ from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Mesh, Plan
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.homes.home import Seat
+from rpeg.runtime.homes.line import GRACE_S
 from rpeg.runtime.homes.messages import Packed, Received, as_bytes, pack
 from rpeg.runtime.homes.ray_cluster import LocalCluster
 from rpeg.runtime.homes.servant import BUILD, Servant, ahead_s, doing, settle
-from rpeg.runtime.homes.worker_process import GRACE_S, SIGNALS
+from rpeg.runtime.homes.worker_process import SIGNALS
 from rpeg.runtime.worker import WorkerSpec
 
 __all__ = ["Hosted", "RayHome"]
@@ -173,10 +174,20 @@ class RayHome:
 
     def seats(self) -> Mapping[str, Seat]:
         """Return where the workers live, once they do."""
-        return dict(zip(self._actors, ray.get([actor.seat.remote() for actor in self._actors.values()]), strict=True))
+        found = ray.get([actor.seat.remote() for actor in self._actors.values()], timeout=_ROOM_S)
+        return dict(zip(self._actors, found, strict=True))
 
     def close(self) -> None:
         """Let every worker finish its call and end, leave the cluster, and end it if it was started here."""
+        try:
+            self._end_actors()
+        finally:
+            if not self._is_member:
+                ray.shutdown()
+            if self._cluster is not None:
+                self._cluster.stop()
+
+    def _end_actors(self) -> None:
         ending = [actor.close.remote() for actor in self._actors.values()]
         if ending:
             ray.wait(ending, num_returns=len(ending), timeout=GRACE_S)
@@ -187,10 +198,6 @@ class RayHome:
                 remove_placement_group(group)
         self._actors.clear()
         self._groups.clear()
-        if not self._is_member:
-            ray.shutdown()
-        if self._cluster is not None:
-            self._cluster.stop()
 
 
 def _join(address: str | None) -> None:

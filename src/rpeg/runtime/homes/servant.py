@@ -58,15 +58,18 @@ def settle(future: Future[Any], name: str, received: Received, ahead_s: float = 
         is_result, value = unpack(received)
     except Exception as error:
         is_result, value = False, RunFault(f"worker {name}: its answer cannot be read: {error}")
-    match value:
-        case (Outcome() as outcome, float(start_s), float(end_s)):
-            value = (outcome, start_s - ahead_s, end_s - ahead_s)
-        case _:
-            pass
     if is_result:
-        future.set_result(value)
+        future.set_result(_on_our_clock(value, ahead_s))
     else:
         future.set_exception(value)
+
+
+def _on_our_clock(value: Any, ahead_s: float) -> Any:
+    match value:
+        case (Outcome() as outcome, float(start_s), float(end_s)):
+            return outcome, start_s - ahead_s, end_s - ahead_s
+        case _:
+            return value
 
 
 def doing(method: str, args: tuple[object, ...]) -> str:

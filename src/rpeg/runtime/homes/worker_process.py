@@ -15,10 +15,8 @@ import socket
 
 from rpeg.environments.reward_process import end_with
 
-__all__ = ["GRACE_S", "SIGNALS", "ignore_signals", "serve"]
+__all__ = ["SIGNALS", "ignore_signals", "serve"]
 
-GRACE_S = 5.0
-"""How long a call under way may still take when the worker is to end."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that a worker ignores, and that its home holds back from it until it does."""
 
