@@ -162,7 +162,7 @@ def send_whole(end: socket.socket, packed: Packed) -> None:
     position = 0
     for offset, values in packed.large:
         end.sendall(bytes(offset - position))
-        end.sendall(memoryview(as_bytes(values).numpy()))
+        end.sendall(as_bytes(values).numpy().data)
         position = offset + values.nbytes
     end.sendall(bytes(packed.memory_bytes - position))
 
