@@ -35,9 +35,8 @@ from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
+from rpeg.runtime.homes.choose import open_home
 from rpeg.runtime.homes.home import Home
-from rpeg.runtime.homes.inline import InlineHome
-from rpeg.runtime.homes.processes import ProcessHome
 from rpeg.runtime.interrupt import Interrupt
 from rpeg.runtime.ledger import Ledger
 from rpeg.runtime.origin import Origin
@@ -52,8 +51,6 @@ from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec, use_threads
 
 __all__ = ["train"]
-
-_HOMES: dict[str, Callable[[], Home]] = {"inline": InlineHome, "processes": ProcessHome}
 
 
 def train(
@@ -145,10 +142,11 @@ class _Run:
             MetricsWriter(self.folder, first_step=step + 1 if step else 0) as self._metrics,
             JsonLines(self.folder.samples) as self._samples,
         ):
-            if start is None and self._recipe.model.scratch is not None:
-                start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
-            home = _HOMES[self._recipe.run.home]()
+            # Before a warm-up, which takes minutes: there may be no room, or a rank may be missing.
+            home = open_home(self._recipe, self._plan, self.listener.on_message)
             try:
+                if start is None and self._recipe.model.scratch is not None:
+                    start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
                 self._spawn(home, start)
                 if step == 0:
                     self._evaluate(home)
@@ -181,6 +179,9 @@ class _Run:
             ready.append(home.spawn(mesh.name, spec))
         for future in ready:
             future.result()
+        for name, seat in home.seats().items():
+            if seat.device:
+                self.listener.on_message(f"worker {name} is on {seat.text}")
 
     def _evaluate(self, home: Home) -> None:
         """Evaluate before the first step, so that the report has something to compare with."""
