@@ -9,15 +9,17 @@ from torch import Tensor
 
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.critic import load_critic, save_critic
+from rpeg.numerics.parallel.parallel_model import Padded
 from rpeg.numerics.scores import response_values
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.learner import Learner
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import MicroBatch, Passes, counts, num_trained, scored
+from rpeg.runtime.passes import Passes, counts, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Critic"]
 
@@ -28,24 +30,25 @@ _NOTHING = Counts(0, 0)
 class Critic:
     """A critic with its optimizer."""
 
-    def __init__(self, recipe: Recipe, origin: Origin) -> None:
+    def __init__(self, recipe: Recipe, origin: Origin, ranks: Ranks = ALONE) -> None:
         """Load the weights of the checkpoint, or of the model that the recipe lets it start from."""
         assert recipe.critic is not None, "the graph has a critic, the recipe has none"
-        self._recipe, self._passes = recipe, Passes(recipe)
+        self._recipe, self._passes, self._ranks = recipe, Passes(recipe, ranks), ranks
         folder = origin.saved(_MODEL) or Path(recipe.critic.path or origin.model)
         self._tokenizer = load_tokenizer(origin.model)
         self.model, self._head = load_critic(folder, torch.float32, self._passes.device, self._tokenizer)
         lr = recipe.critic.lr or recipe.optimizer.lr
-        self.learner = Learner(self.model, recipe, lr, origin.version, origin.saved(_MOMENTS), self._head)
+        self.learner = Learner(
+            self.model, recipe, lr, origin.version, origin.saved(_MOMENTS), self._head, peers=ranks.rows
+        )
         self._objective, self._counts = ValueObjective(recipe.critic.value_clip), _NOTHING
 
     def score(self, rows: Rows) -> Ragged:
         """Return the value of the state before every trained token."""
+        return self._passes.columns(rows, 1, lambda batches: [[self._values(batch)] for batch in batches])[0]
 
-        def value(batch: MicroBatch) -> list[Tensor]:
-            return [response_values(self.model, self._head, batch.tokens_BT, batch.mask_BT)]
-
-        return self._passes.columns(rows, 1, value)[0]
+    def _values(self, batch: Padded) -> Tensor:
+        return response_values(self.model, self._head, batch.tokens_BT, batch.mask_BT)
 
     def train(self, task: Task) -> Outcome:
         """Add the gradient of these rows to that of the update, as a sum."""
@@ -54,17 +57,17 @@ class Critic:
         self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, picks):
             with self._passes.autocast():
-                values_BT = response_values(self.model, self._head, batch.tokens_BT, batch.mask_BT)
-            self._objective.loss(batch, values_BT).backward()
+                values_BT = self._values(batch.padded)
+            (self._objective.loss(batch, values_BT) if batch.picks else values_BT.sum() * 0).backward()
         return Outcome(num_rows=len(rows), num_tokens=num_trained(rows))
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
-        norm, rate = self.learner.update(self._counts.of("token"))
+        norm, rate = self.learner.update(self._counts.over(self._ranks.rows.counts).of("token"))
         self._counts = _NOTHING
         metrics = {"critic/grad_norm": norm, "critic/lr": rate}
         if task.firing == self._recipe.algorithm.updates_per_step - 1:
-            metrics |= self._objective.metrics()
+            metrics |= self._objective.metrics(self._ranks.losses)
         return Outcome(metrics=metrics, version=task.step + 1)
 
     def save(self, folder: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import fsum
 from pathlib import Path
-from statistics import fmean
 from typing import cast
 
 import torch
@@ -24,7 +24,9 @@ from rpeg.runtime.judge import Judge
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.shares import evenly
 from rpeg.runtime.task import Outcome, Task, Weights
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Generator", "end_ids"]
 
@@ -37,12 +39,14 @@ _SHOWN = 16
 class Generator:
     """A sampler and the weights it may be asked to sample from."""
 
-    def __init__(self, recipe: Recipe, model: Path, version: int, rewards: Scorer, judge: Judge | None) -> None:
+    def __init__(
+        self, recipe: Recipe, model: Path, version: int, rewards: Scorer, judge: Judge | None, ranks: Ranks = ALONE
+    ) -> None:
         """Load ``model`` as the weights of ``version``.
 
-        Held-out answers are scored by ``rewards``, those of rounds by ``judge``.
+        Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows.
         """
-        self._recipe, self._rewards, self._judge = recipe, rewards, judge
+        self._recipe, self._rewards, self._judge, self._peers = recipe, rewards, judge, ranks.rows
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
         self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id))
@@ -57,7 +61,9 @@ class Generator:
         self._source = PromptSource(recipe, task, self._tokenizer) if has_rounds else None
         count = recipe.evaluation.prompts
         is_evaluated = recipe.evaluation.every_steps > 0
-        self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
+        held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
+        share = evenly(len(held_out), self._peers.count)[self._peers.number]
+        self._held_out = held_out[share.start : share.stop]
 
     def pull(self, task: Task) -> Outcome:
         """Take over published weights; as many versions are kept as the graph may still read."""
@@ -86,7 +92,7 @@ class Generator:
             return self._generate_in_rounds(task, version)
         answers = self._answer(task.groups)
         rows = _rows(_repeated(task.groups, self._recipe.algorithm.group_size), answers, version)
-        metrics = {} if self._environment is None else turn_metrics(answers)
+        metrics = {} if self._environment is None else turn_metrics(answers, self._peers)
         return Outcome(rows, metrics=metrics, num_rows=len(rows), num_tokens=_num_trained(answers), version=version)
 
     def _generate_in_rounds(self, task: Task, version: int) -> Outcome:
@@ -136,6 +142,8 @@ class Generator:
         params: SamplingParams,
         seeds: list[int],
     ) -> list[Conversation]:
+        if not prompts:
+            return []  # there are fewer rows than ranks
         max_turns = self._recipe.data.max_turns
         return converse(
             self._sampler, self._tokenizer, self._environment, max_turns, prompts, problems, group, params, seeds
@@ -160,13 +168,18 @@ class Generator:
         scores = self._rewards.score(problems, texts)
         rewards, verdicts = scores.totals, next(iter(scores.values.values()))  # the first function says what is right
         metrics = {
-            **_mean("eval/accuracy", [score >= _RIGHT for score in verdicts if score is not None]),
-            **_mean("eval/reward", [reward for reward in rewards if reward is not None]),
-            **_mean("eval/length", [len(_said(sample)) for sample in samples]),
+            **self._mean("eval/accuracy", [score >= _RIGHT for score in verdicts if score is not None]),
+            **self._mean("eval/reward", [reward for reward in rewards if reward is not None]),
+            **self._mean("eval/length", [len(_said(sample)) for sample in samples]),
         }
         records = tuple(self._record(task.step, i, s, rewards[i]) for i, s in enumerate(samples[:_SHOWN]))
         num_tokens = _num_trained(samples)
         return Outcome(metrics=metrics, records=records, num_rows=len(samples), num_tokens=num_tokens, version=version)
+
+    def _mean(self, name: str, values: Sequence[float]) -> dict[str, float]:
+        """Return the mean over all ranks under its name; no metric where there is nothing to average."""
+        total, count = self._peers.counts(fsum(values), len(values))
+        return {name: total / count} if count else {}
 
     def _record(self, step: int, index: int, sample: Conversation, reward: float | None) -> Mapping[str, object]:
         problem, _ = self._held_out[index]
@@ -183,11 +196,6 @@ class Generator:
             "finished": sample.finished,
             "held_out": True,
         }
-
-
-def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Return the mean under its name; no metric where there is nothing to average."""
-    return {name: fmean(values)} if values else {}
 
 
 def end_ids(*found: int | list[int] | None) -> tuple[int, ...]:
@@ -219,6 +227,6 @@ def _rows(prompts: list[list[int]], answers: list[Conversation], version: int) -
             "mask": Ragged.of([[False] * len(p) + s.mask for p, s in pairs], torch.bool),
             "logp": Ragged.of([[0.0] * len(p) + s.logps for p, s in pairs], torch.float32),
             "version": Ragged.of([[version] * (len(p) + len(s.ids)) for p, s in pairs], torch.int32),
-            "finished": torch.tensor([s.finished for s in answers]),
+            "finished": torch.tensor([s.finished for s in answers], dtype=torch.bool),
         }
     )

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.task import Weights
 
@@ -28,11 +29,14 @@ class Learner:
         moments: Path | None,
         head: nn.Module | None = None,
         head_scale: float = 1.0,
+        peers: Peers | None = None,
     ) -> None:
         """Go on after ``version`` steps with the optimizer's state in the file ``moments``, if there is one.
 
-        A ``head`` is trained with the module, at ``head_scale`` times its learning rate.
+        A ``head`` is trained with the module, at ``head_scale`` times its learning rate. ``peers`` have the same
+        weights and gradients of other rows.
         """
+        self._peers = peers or Peers()
         self._named = dict(module.named_parameters())
         if head is not None:
             self._named |= {f"{_HEAD}.{name}": parameter for name, parameter in head.named_parameters()}
@@ -62,6 +66,7 @@ class Learner:
         rate = self._lr * schedule(self.num_updates, self._total, settings.warmup_updates, settings.schedule) * scale
         set_learning_rate(self._optimizer, rate)
         norm = 0.0
+        self._peers.sum_gradients(self._named.values())
         gradients = [p.grad for p in self._named.values() if p.grad is not None]
         if gradients:
             for gradient in gradients:

@@ -13,6 +13,7 @@ from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["RewardRole"]
 
@@ -23,10 +24,10 @@ _SHOWN = 16
 class RewardRole:
     """A reward model and the tokenizer of what it scores."""
 
-    def __init__(self, recipe: Recipe, policy: Path) -> None:
+    def __init__(self, recipe: Recipe, policy: Path, ranks: Ranks = ALONE) -> None:
         """Load the model that the recipe names, for what the model in the folder ``policy`` writes."""
         assert recipe.reward.model is not None, "the graph has a reward model, the recipe has none"
-        self._tokenizer = load_tokenizer(policy)
+        self._tokenizer, self._peers = load_tokenizer(policy), ranks.rows
         place, budget = device(recipe.run.device), recipe.optimizer.micro_batch_tokens
         self._model = load_reward_model(recipe.reward.model, dtype(recipe.model.dtype), place, self._tokenizer, budget)
 
@@ -34,10 +35,14 @@ class RewardRole:
         """Give every sample a reward, NaN where the model could not read it."""
         rows = task.samples
         rewards_N = self._score(rows)
-        if not rewards_N.isfinite().any():
-            raise RunFault(f"no answer of step {task.step + 1} could be scored: all are too long for the reward model")
         lengths = [int(mask.sum()) for mask in rows.ragged("mask").rows()]
-        metrics = {"length/mean": sum(lengths) / len(lengths), "length/max": float(max(lengths))}
+        num_scored, num_tokens, num_rows = self._peers.counts(
+            int(rewards_N.isfinite().sum()), sum(lengths), len(lengths)
+        )
+        if not num_scored:
+            raise RunFault(f"no answer of step {task.step + 1} could be scored: all are too long for the reward model")
+        longest = self._peers.greatest(max(lengths, default=0))
+        metrics = {"length/mean": num_tokens / num_rows, "length/max": float(longest)}
         shown = range(min(_SHOWN, len(lengths)) if task.firing == 0 else 0)
         records = tuple(self._record(task, index, float(rewards_N[index])) for index in shown)
         return Outcome(Rows({"reward": rewards_N}), metrics=metrics, records=records, num_rows=len(rows))
@@ -45,7 +50,9 @@ class RewardRole:
     def score_greedy(self, task: Task) -> Outcome:
         """Give the greedy answer to every prompt a reward."""
         rewards_N = self._score(task.groups)
-        metrics = {"greedy/reward": float(rewards_N.double().nanmean())}
+        scored = rewards_N[rewards_N.isfinite()].double()
+        total, count = self._peers.counts(float(scored.sum()), len(scored))
+        metrics = {"greedy/reward": total / count if count else float("nan")}
         return Outcome(Rows({"reward": rewards_N}), metrics=metrics, num_rows=len(rewards_N))
 
     def _score(self, rows: Rows) -> Tensor:

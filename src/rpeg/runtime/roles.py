@@ -24,6 +24,7 @@ from rpeg.runtime.reference import AdapterOff, AverageReference, FrozenReference
 from rpeg.runtime.reward_model import RewardRole
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Method", "Roles"]
 
@@ -34,9 +35,9 @@ Method = Callable[[Task], Outcome]
 class Roles:
     """The roles of one worker, by what its stages are and which model they use."""
 
-    def __init__(self, recipe: Recipe, graph: Graph, origin: Origin) -> None:
-        """Build nothing yet."""
-        self._recipe, self._graph, self._origin = recipe, graph, origin
+    def __init__(self, recipe: Recipe, graph: Graph, origin: Origin, ranks: Ranks = ALONE) -> None:
+        """Build nothing yet; ``ranks`` do the same with other rows, or with other parts of the models."""
+        self._recipe, self._graph, self._origin, self._ranks = recipe, graph, origin, ranks
         self._trained = {stage.model for stage in graph.stages if stage.kind is StageKind.TRAIN}
 
     def method(self, name: str) -> Method:
@@ -65,7 +66,9 @@ class Roles:
                 raise AssertionError(f"{name}: no role does {stage.kind}")
 
     def save(self, folder: Path) -> None:
-        """Write what the roles of this worker have learned into the folder of a checkpoint."""
+        """Write what the roles of this worker have learned into the folder of a checkpoint; one of all ranks does."""
+        if not self._ranks.is_first:
+            return
         for name in ("policy", "critic", "average", "kl_control"):
             if name in self.__dict__:
                 getattr(self, name).save(folder)
@@ -83,12 +86,12 @@ class Roles:
     @cached_property
     def policy(self) -> Policy:
         """What is trained to act."""
-        return Policy(self._recipe, self._graph.contract, self._origin)
+        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks)
 
     @cached_property
     def critic(self) -> Critic:
         """What is trained to expect, if it is a model of its own."""
-        return Critic(self._recipe, self._origin)
+        return Critic(self._recipe, self._origin, self._ranks)
 
     @cached_property
     def reference(self) -> Reference:
@@ -97,24 +100,25 @@ class Roles:
             return self.average
         if self._recipe.algorithm.reference == "adapter_off":
             assert self.policy.adapter is not None, "a rule refuses it without an adapter"
-            return AdapterOff(self._recipe, self.policy.model, self.policy.adapter)
-        return FrozenReference(self._recipe, self._origin.reference)
+            return AdapterOff(self._recipe, self.policy.model, self.policy.adapter, self._ranks)
+        return FrozenReference(self._recipe, self._origin.reference, self._ranks)
 
     @cached_property
     def average(self) -> AverageReference:
         """The moving average of the policy."""
-        return AverageReference(self._recipe, self._origin, self.policy.model)
+        return AverageReference(self._recipe, self._origin, self.policy.model, self._ranks)
 
     @cached_property
     def reward_model(self) -> RewardRole:
         """What scores answers by a model."""
-        return RewardRole(self._recipe, self._origin.model)
+        return RewardRole(self._recipe, self._origin.model, self._ranks)
 
     @cached_property
     def generator(self) -> Generator:
         """What samples."""
+        origin = self._origin
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
-        return Generator(self._recipe, self._origin.model, self._origin.version, self._rewards, judge)
+        return Generator(self._recipe, origin.model, origin.version, self._rewards, judge, self._ranks)
 
     @cached_property
     def judge(self) -> Judge:

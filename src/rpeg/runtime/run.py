@@ -35,6 +35,7 @@ from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
+from rpeg.runtime.group import Groups
 from rpeg.runtime.homes.home import Home
 from rpeg.runtime.homes.inline import InlineHome
 from rpeg.runtime.homes.processes import ProcessHome
@@ -49,6 +50,7 @@ from rpeg.runtime.store import Store
 from rpeg.runtime.support import check_plan_runs
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec, use_threads
+from rpeg.runtime.world import Place, slots
 
 __all__ = ["train"]
 
@@ -124,7 +126,7 @@ class _Run:
         self._graph = graph
         self._plan = bind(self._graph)
         self._events = lower(self._graph, self._plan, KnownCosts({}))
-        check_plan_runs(self._graph, self._plan, self._events)
+        check_plan_runs(recipe, self._graph, self._plan, self._events)
         self._began_s = time.monotonic()
         self._steps_done = 0
 
@@ -145,18 +147,18 @@ class _Run:
         ):
             if start is None and self._recipe.model.scratch is not None:
                 start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
-            home = _HOMES[self._recipe.run.home]()
+            groups = Groups(_HOMES[self._recipe.run.home](), self._graph, self._plan)
             try:
-                self._spawn(home, start)
+                self._spawn(groups, start)
                 if step == 0:
-                    self._evaluate(home)
-                self._play(home, source, start)
+                    self._evaluate(groups)
+                self._play(groups, source, start)
             finally:
-                home.close()
+                groups.close()
         self._leave()
 
     def _num_slots(self) -> int:
-        return sum(mesh.where.startswith("local.slot") for mesh in self._plan.meshes)
+        return len({slot for mesh in self._plan.meshes for slot in slots(mesh)})
 
     def _info(self, step: int, *, is_new: bool) -> RunInfo:
         recipe = self._recipe
@@ -166,32 +168,31 @@ class _Run:
         slots = f"{self._num_slots()} x {self._threads} thread(s)"
         return RunInfo(recipe.name, str(self.folder.path), recipe.run.steps, step + 1, updates, model, slots)
 
-    def _spawn(self, home: Home, start: Checkpoint | None) -> None:
-        """Start one worker per mesh with the roles of the stages bound to it."""
+    def _spawn(self, groups: Groups, start: Checkpoint | None) -> None:
+        """Start the workers of every mesh with the roles of the stages bound to it."""
         assert start is not None or self._recipe.model.path is not None
         model = start.model if start else Path(self._recipe.model.path or "")
         reference = self.folder.path / REFERENCE if self._recipe.model.scratch else Path(self._recipe.model.path or "")
         origin = Origin(model, reference, start.path if start else None, start.state.step if start else 0)
-        ready = []
-        for mesh in self._plan.meshes:
-            stages = tuple(binding.stage for binding in self._plan.bindings if binding.mesh == mesh.name)
-            spec = WorkerSpec(self._recipe, self._graph, stages, origin, self._threads)
-            ready.append(home.spawn(mesh.name, spec))
-        for future in ready:
-            future.result()
 
-    def _evaluate(self, home: Home) -> None:
+        def spec(mesh: str, place: Place | None) -> WorkerSpec:
+            stages = tuple(binding.stage for binding in self._plan.bindings if binding.mesh == mesh)
+            return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, place)
+
+        groups.spawn(spec, self._recipe.run.wait_limit_s)
+
+    def _evaluate(self, groups: Groups) -> None:
         """Evaluate before the first step, so that the report has something to compare with."""
         for stage in self._graph.stages:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
-                outcome, _, _ = home.call(self._plan.mesh_of(stage.name), "run", task).result()
+                outcome, _, _ = groups.run(task).result()
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)
                 self.listener.on_evaluation(metrics)
 
-    def _play(self, home: Home, source: PromptSource, start: Checkpoint | None) -> None:
+    def _play(self, groups: Groups, source: PromptSource, start: Checkpoint | None) -> None:
         """Play from cut to cut and save at each; the last cut is the last step or where Ctrl-C left off."""
         steps = self._recipe.run.steps
         told = (start.state.counters, start.state.ahead) if start else ({}, ())
@@ -201,7 +202,13 @@ class _Run:
             store.restore(start.waiting())
         hear = (self._hear, self._close_step)
         clock = WallClock(
-            self._graph, self._events, home, store, range(self._steps_done, steps), hear, self._recipe.run.wait_limit_s
+            self._graph,
+            self._events,
+            groups,
+            store,
+            range(self._steps_done, steps),
+            hear,
+            self._recipe.run.wait_limit_s,
         )
         clock.resume_at(max((span.end_s for span in read_spans(self.folder.spans)), default=0.0))
         player = Player(self._events, clock, cut=self._steps_done)
@@ -209,7 +216,7 @@ class _Run:
         while not self.is_finished and not self._interrupt.is_set:
             every = self._recipe.run.checkpoint_every_steps
             self._steps_done = player.play(min(steps, (self._steps_done // every + 1) * every))
-            self._save(home, store)
+            self._save(groups, store)
 
     def _hear(self, span: Span, outcome: Outcome) -> None:
         self._ledger.add(span, outcome)
@@ -223,14 +230,14 @@ class _Run:
         write_spans(self.folder.spans, spans)
         self.listener.on_step(metrics)
 
-    def _save(self, home: Home, store: Store) -> None:
+    def _save(self, groups: Groups, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
         state = State(self._steps_done, self._graph.digest(), self._ledger.counters, self._ledger.ahead())
         keep = self._recipe.run.keep_last
 
         def save_roles(draft: Path) -> None:
             for mesh in learning:
-                home.call(mesh, "save", draft).result()
+                groups.save(mesh, draft).result()
 
         save(self.folder, state, store.waiting(), keep, save_roles)
 

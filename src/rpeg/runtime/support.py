@@ -12,8 +12,9 @@ from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
-from rpeg.plan.plan import Binding, Plan
+from rpeg.plan.plan import Plan
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.support_layout import layout_faults
 
 __all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
 
@@ -112,18 +113,14 @@ def loop_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
             yield Fault(there[index], f"loops over {index}, and the recipe has no {key}", "add it to the recipe")
 
 
-def check_plan_runs(graph: Graph, plan: Plan, events: EventGraph) -> None:
-    """Refuse a plan that asks for more than placement and order.
+def check_plan_runs(recipe: Recipe, graph: Graph, plan: Plan, events: EventGraph) -> None:
+    """Refuse a plan that asks for more than the workers can do.
 
     Raises:
         PlanError: with every binding, residency and transfer that would not be done as it says.
     """
     stages = {binding.stage for binding in plan.bindings}
-    faults = [
-        Fault(binding.stage, "asks for more than a mesh", "only placement and order run yet")
-        for binding in plan.bindings
-        if binding != Binding(binding.stage, binding.mesh, binding.layout)
-    ]
+    faults = list(layout_faults(recipe, graph, plan))
     faults += [Fault(each.data, f"lives at {each.home}", "data cannot be moved away yet") for each in plan.residencies]
     faults += [
         Fault(event.id, "moves data between meshes", "keep the stages that share it on one mesh")
