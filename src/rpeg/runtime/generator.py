@@ -64,6 +64,7 @@ class Generator:
         held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
         share = evenly(len(held_out), self._peers.count)[self._peers.number]
         self._held_out = held_out[share.start : share.stop]
+        self._num_shown = max(0, min(_SHOWN - share.start, len(share)))
 
     def pull(self, task: Task) -> Outcome:
         """Take over published weights; as many versions are kept as the graph may still read."""
@@ -172,7 +173,7 @@ class Generator:
             **self._mean("eval/reward", [reward for reward in rewards if reward is not None]),
             **self._mean("eval/length", [len(_said(sample)) for sample in samples]),
         }
-        records = tuple(self._record(task.step, i, s, rewards[i]) for i, s in enumerate(samples[:_SHOWN]))
+        records = tuple(self._record(task.step, i, s, rewards[i]) for i, s in enumerate(samples[: self._num_shown]))
         num_tokens = _num_trained(samples)
         return Outcome(metrics=metrics, records=records, num_rows=len(samples), num_tokens=num_tokens, version=version)
 

@@ -27,6 +27,7 @@ from rpeg.observe.run_folder import RunFolder
 from rpeg.observe.trace import Span, read_spans, write_spans, write_trace
 from rpeg.plan.bind import bind_local
 from rpeg.plan.costs import KnownCosts
+from rpeg.plan.events import EventGraph
 from rpeg.plan.lower import lower
 from rpeg.plan.plan import Plan
 from rpeg.plan.play import Player
@@ -52,7 +53,7 @@ from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec, use_threads
 from rpeg.runtime.world import Place, slots
 
-__all__ = ["train"]
+__all__ = ["planned", "train"]
 
 _HOMES: dict[str, Callable[[], Home]] = {"inline": InlineHome, "processes": ProcessHome}
 
@@ -84,10 +85,11 @@ def train(
         RunFault: when the run cannot go on.
     """
     source = check_inputs(recipe, build)
+    graph, plan, events = planned(recipe, build, bind)
     folder = open_folder()
     with folder.lock(), Interrupt(listener.on_message) as interrupt:
         start = find_start(recipe, folder, listener, resume=resume)
-        run = _Run(recipe, build(recipe), folder, listener, interrupt, bind)
+        run = _Run(recipe, graph, plan, events, folder, listener, interrupt)
         try:
             run.go(source, start)
         except BaseException as error:
@@ -95,6 +97,21 @@ def train(
             _end(run, status, f"{type(error).__name__}: {error}", write_report)
             raise
         return _end(run, "finished" if run.is_finished else "interrupted", "", write_report)
+
+
+def planned(
+    recipe: Recipe, build: Callable[[Recipe], Graph], bind: Callable[[Graph], Plan]
+) -> tuple[Graph, Plan, EventGraph]:
+    """Return the graph, the plan and the events that a run plays.
+
+    Raises:
+        PlanError: with all that the plan asks for and workers cannot do.
+    """
+    graph = build(recipe)
+    plan = bind(graph)
+    events = lower(graph, plan, KnownCosts({}))
+    check_plan_runs(recipe, graph, plan, events)
+    return graph, plan, events
 
 
 def _end(run: _Run, status: str, reason: str, write_report: Callable[[RunFolder], Path] | None) -> RunSummary:
@@ -117,16 +134,14 @@ class _Run:
         self,
         recipe: Recipe,
         graph: Graph,
+        plan: Plan,
+        events: EventGraph,
         folder: RunFolder,
         listener: Listener,
         interrupt: Interrupt,
-        bind: Callable[[Graph], Plan],
     ) -> None:
         self._recipe, self.folder, self.listener, self._interrupt = recipe, folder, listener, interrupt
-        self._graph = graph
-        self._plan = bind(self._graph)
-        self._events = lower(self._graph, self._plan, KnownCosts({}))
-        check_plan_runs(recipe, self._graph, self._plan, self._events)
+        self._graph, self._plan, self._events = graph, plan, events
         self._began_s = time.monotonic()
         self._steps_done = 0
 

@@ -6,7 +6,7 @@ changes on the way, so ids, rewards and advantages stay with their tokens howeve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -52,10 +52,25 @@ class Deal:
         return replace(
             outcomes[0],
             rows=self._in_order(parts) if parts else None,
+            records=self._first_records(outcomes),
             notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
             num_rows=sum(outcome.num_rows for outcome in outcomes),
             num_tokens=sum(outcome.num_tokens for outcome in outcomes),
         )
+
+    def _first_records(self, outcomes: Sequence[Outcome]) -> tuple[Mapping[str, object], ...]:
+        """Return the records of the first rows, as many as a rank makes of its own; without rows those of all ranks."""
+        num_rows = sum(len(outcome.rows) for outcome in outcomes if outcome.rows is not None)
+        if not num_rows:
+            return tuple(record for outcome in outcomes for record in outcome.records)
+        size = num_rows // self.num_units
+        placed = {
+            picks[i // size] * size + i % size: record
+            for picks, outcome in zip(self.units, outcomes, strict=True)
+            for i, record in enumerate(outcome.records)
+        }
+        most = max(len(outcome.records) for outcome in outcomes)
+        return tuple(placed[row] for row in sorted(placed)[:most])
 
     def _in_order(self, parts: Sequence[Rows]) -> Rows:
         rows = Rows.stacked(parts)
@@ -78,7 +93,8 @@ def deal(task: Task, balance: Balance, ranks: int) -> Deal:
 
 def evenly(count: int, parts: int) -> list[range]:
     """Return equal parts of a range in order; where it does not divide, the first ones are longer by one."""
-    ends = [(number * count + parts - 1) // parts for number in range(parts + 1)]
+    size, more = divmod(count, parts)
+    ends = [number * size + min(number, more) for number in range(parts + 1)]
     return [range(first, end) for first, end in pairwise(ends)]
 
 
