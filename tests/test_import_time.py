@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "rpeg"
 TORCH_ROOMS = ("numerics", "runtime")
 HEAVY = (
-    *("torch", "transformers", "tokenizers", "safetensors", "ray"),
+    *("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "ray"),
     *("datasets", "pandas", "pyarrow", "reasoning_gym", "math_verify", "sympy"),
     *("tensorboardX", "vl_convert", "matplotlib"),
 )
@@ -49,6 +49,10 @@ def test_every_module_outside_the_torch_rooms_is_light() -> None:
 def test_help_is_light(arguments: list[str]) -> None:
     code = "import sys\nfrom rpeg.cli.main import main\nsys.argv[0] = 'rpeg'\ntry: main()\nexcept SystemExit: pass"
     assert heavy_after(code, *arguments) == []
+
+
+def test_a_run_without_an_adapter_does_not_wait_for_peft() -> None:
+    assert "peft" not in heavy_after("import rpeg.runtime.run")
 
 
 def test_a_heavy_import_is_noticed() -> None:

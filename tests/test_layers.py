@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "rpeg"
-TENSOR_LIBRARIES = frozenset({"torch", "transformers", "safetensors", "tokenizers"})
+TENSOR_LIBRARIES = frozenset({"torch", "transformers", "safetensors", "tokenizers", "peft"})
 TASK_LIBRARIES = frozenset({"datasets", "math_verify", "reasoning_gym"})
 TOP = "rpeg"
 FREE_IN_ROOT = "__version__"

@@ -8,6 +8,7 @@ import pytest
 
 from rpeg.algorithms.critic_free import KvPolicy
 from rpeg.algorithms.grpo import grpo
+from rpeg.algorithms.ppo import ppo, ppo_shared
 from rpeg.algorithms.reference import Reference
 from rpeg.algorithms.reward import RewardSource
 from rpeg.graph.access import Access, Bound, Mode, Refresh
@@ -54,6 +55,23 @@ def test_with_its_adapter_off_the_policy_is_its_own_reference() -> None:
     assert [model.name for model in graph.models] == ["actor"]
     assert graph.stage_of["ref"].model == "actor"
     assert [access.data for access in graph.reads("push")] == ["actor.master"]  # the base never travels
+
+
+def test_a_value_head_may_stand_on_weights_with_an_adapter() -> None:
+    graph = ppo_shared(64, 8, reference=Reference.ADAPTER_OFF, evaluate_every_steps=5)
+    joint = "actor+critic"
+    assert weights(graph, "ref") == [(f"{joint}.base", 0)]
+    for name in ("old_logp", "value", "train"):
+        assert sorted(weights(graph, name)) == [(f"{joint}.base", 0), (f"{joint}.master", 1)]
+    for name, read in (("gen", "prompts"), ("eval", "held_out")):
+        assert {data for data, _ in weights(graph, name)} == {read, "actor.rollout", f"{joint}.base"}
+    assert [model.name for model in graph.models] == [joint, "rm"]
+
+
+def test_a_critic_of_its_own_does_not_read_what_lies_below_an_adapter() -> None:
+    graph = ppo(64, 8, reference=Reference.ADAPTER_OFF)
+    assert weights(graph, "value") == [("critic.master", 1)]
+    assert sorted(weights(graph, "old_logp")) == [("actor.base", 0), ("actor.master", 1)]
 
 
 def test_a_reward_model() -> None:

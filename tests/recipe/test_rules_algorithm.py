@@ -78,7 +78,6 @@ CASES = [
         ["model.adapter={}", "algorithm.kl_coefficient=0.1", "algorithm.reference=ema"],
         "algorithm.reference: ema is an average of all weights, and model.adapter trains none of them",
     ),
-    (["model.adapter={}", "algorithm.name=ppo_shared"], "model.adapter: an adapter and a value head on one trunk"),
     (
         ["algorithm.correction_low=0.1"],
         "algorithm.correction_low: 0.1 has no effect with correction none; remove it, or set correction to masked",
@@ -137,6 +136,7 @@ def test_a_violated_rule_is_the_only_fault(faults_of: Faults, overrides: list[st
         ["algorithm.name=ppo_shared", "critic.sharing=lower", "critic.layers=1"],
         ["algorithm.kl_coefficient=0.1", "algorithm.reference=ema", "algorithm.reference_decay=0.9"],
         ["model.adapter.rank=4", "algorithm.kl_coefficient=0.1", "algorithm.reference=adapter_off"],
+        ["model.adapter.target=[q_proj]", "algorithm.name=ppo_shared", "algorithm.reference=adapter_off"],
         ["algorithm.staleness=2", "algorithm.correction=masked", "algorithm.correction_low=0.2"],
         ["algorithm.staleness=2", "algorithm.correction=decoupled", "algorithm.ess_scaling=true"],
     ],

@@ -1,4 +1,4 @@
-"""Models beside the policy: what a critic shares and trains, adapters and the model below them, reward models."""
+"""Models beside the policy: what a critic shares and trains, reward models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.runtime.conftest import TINY, Recorder, tiny_recipe
-from tests.runtime.test_run import assert_same, untimed
+from tests.runtime.test_run import untimed
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rpeg.errors import InvalidInput, PlanError
@@ -30,7 +30,6 @@ Run = Callable[..., RunFolder]
 
 ONE: dict[str, Any] = {"run": {"steps": 1}, "optimizer": {"lr": 1e-2, "clip_norm": 1e9}}
 DEEP = {"scratch": {**TINY["model"]["scratch"], "layers": 2}}
-ADAPTER = {**TINY["model"], "adapter": {"rank": 4, "alpha": 8.0}}
 
 
 def shared(sharing: str, **critic: Any) -> dict[str, Any]:
@@ -108,30 +107,6 @@ def test_a_head_learns_at_its_own_rate(run_tiny: Run) -> None:
     assert head["linear.bias"].abs().item() == pytest.approx(3e-2, rel=1e-3)
     norm = weights(folder, 1)["model.norm.weight"]
     assert (norm - 1).abs().max().item() == pytest.approx(1e-2, rel=1e-3)
-
-
-def test_an_adapter_is_trained_alone_and_its_reference_is_the_model_below(run_tiny: Run) -> None:
-    algorithm = {"kl_coefficient": 0.5, "reference": "adapter_off", "updates_per_step": 1}
-    folder = run_tiny("adapter", model=ADAPTER, algorithm=algorithm, run={"steps": 3})
-    rows = untimed(folder)[1:]
-    assert rows[0]["loss/kl"] == 0.0  # a new adapter changes nothing
-    assert all(row["loss/kl"] > 1e-5 for row in rows[1:])
-    before = load_file(folder.path / "reference" / "model.safetensors")
-    after = load_file(folder.model / "model.safetensors")
-    assert before.keys() == after.keys()
-    linear = {name for name in before if name.split(".")[-2].endswith("_proj")}
-    assert {name for name in before if not torch.equal(before[name], after[name])} == linear
-    matrices = load_file(folder.checkpoint(3) / "adapter.safetensors")
-    name = "model.layers.0.mlp.up_proj"
-    product = 2.0 * matrices[f"{name}.up"] @ matrices[f"{name}.down"]
-    torch.testing.assert_close(after[f"{name}.weight"], before[f"{name}.weight"] + product)
-
-
-def test_an_adapter_resumes_bit_for_bit(run_tiny: Run) -> None:
-    sections: dict[str, Any] = {"model": ADAPTER, "algorithm": {"kl_coefficient": 0.1, "reference": "adapter_off"}}
-    whole = run_tiny("whole", **sections)
-    run_tiny("parts", run={"steps": 2}, **sections)
-    assert_same(whole, run_tiny("parts", resume=True, **sections), 4)
 
 
 @pytest.fixture

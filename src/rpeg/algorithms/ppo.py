@@ -154,15 +154,16 @@ def ppo_shared(
     acts, valued = _PARTS[trunk]
     weights = tuple(dict.fromkeys([*acts, *valued]))
     model = b.published_model("actor+critic", staleness + 1, weights=weights, published=acts, rollout="actor.rollout")
+    base = add_base(b, asked.reference, model.name)
     questions = b.prompts()
-    rollouts = b.generate("gen", model, model.rollout.at(-(staleness + 1)), questions, ahead=staleness > 0)
-    old, values = _passes(b, model, model.master[acts], model, model.master[valued], rollouts, [])
-    advantages = _advantages(b, reward, questions, rollouts, values, contract, _reference(b, asked, model, []))
-    inputs = (rollouts, old, advantages["advantage", "return", "old_value"])
+    rollouts = b.generate("gen", model, model.rollout.at(-(staleness + 1)), questions, staleness > 0, *base)
+    old, values = _passes(b, model, model.master[acts], model, model.master[valued], rollouts, base)
+    advantages = _advantages(b, reward, questions, rollouts, values, contract, _reference(b, asked, model, base))
+    inputs = (rollouts, old, advantages["advantage", "return", "old_value"], *base)
     heads = (*_POLICY_HEADS, "value_detached" if trunk is Trunk.DETACHED else "value")
     grads = b.train("train", model, *inputs, firings=mini_batches, passes=passes, heads=heads)
     b.update("update", model, grads, firings=mini_batches)
-    return _finished(b, model, asked)
+    return _finished(b, model, asked, *base)
 
 
 def _finished(b: Builder, actor: Model, asked: _Asked, *base: DataHandle) -> Graph:
@@ -209,8 +210,6 @@ def _faults_of_options(algorithm: str, asked: _Asked) -> Iterator[Fault]:
     if asked.kl is Kl.LOSS:
         where = f"{algorithm.upper()} has the distance to the reference in the reward: reward or none"
         yield Fault("kl", "is loss", where)
-    if asked.reference is Reference.ADAPTER_OFF and algorithm == "ppo_shared":
-        yield Fault("reference", "is adapter_off", "a model with a value head has no adapter: frozen or ema")
     if asked.kl is Kl.NONE and asked.reference is Reference.EMA:
         yield Fault("reference", "is ema, but kl is none", "nothing is compared with it: kl=reward, or no reference")
     if not 0 < asked.reference_decay < 1:
@@ -231,7 +230,9 @@ def _passes(
     """Add the passes over the samples before the update: old log-probabilities and values."""
     texts = rollouts["tokens", "mask"]
     old = b.forward("old_logp", actor.name, acts.at(-1), texts, *base, out=b.stream("old_out", "old_logp"))
-    values = b.forward("value", critic.name, valued.at(-1), texts, head="value", out=b.stream("values", "value"))
+    below = base if critic is actor else []
+    out = b.stream("values", "value")
+    values = b.forward("value", critic.name, valued.at(-1), texts, *below, head="value", out=out)
     return old, values
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "ScratchSpec",
     "load_model",
     "model_folder_faults",
+    "model_outline",
     "quiet",
     "save_model",
     "scratch_faults",
@@ -132,6 +133,17 @@ def load_model(path: str | Path, dtype: torch.dtype, device: torch.device) -> Pr
         what = f"{len(missing)} weights are not in the files, such as {', '.join(missing[:3])}"
         raise ModelError("model folder", [Fault(str(folder), what, "save the complete model again")])
     return model.to(device).eval()  # pyright: ignore[reportArgumentType] - a decorator hides the signature
+
+
+def model_outline(path: str | Path) -> PreTrainedModel:
+    """Return the causal model of a complete Hugging Face folder without its weights: names and sizes of its layers."""
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with quiet(), torch.device("meta"):
+            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, **options))
+    except Exception as error:  # whatever transformers objects to in a foreign folder
+        what = f"transformers cannot build it: {type(error).__name__}: {error}"
+        raise ModelError("model folder", [Fault(str(path), what)]) from error
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:

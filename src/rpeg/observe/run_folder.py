@@ -5,7 +5,7 @@ runs/<name>-<YYYYmmdd-HHMMSS>/
     metrics.jsonl  warmup.jsonl  samples.jsonl  spans.jsonl       one JSON object a line, written as it happens
     predicted_spans.jsonl                                         what the model of the machine expected (optional)
     trace.json  tensorboard/  report.html  log.txt                views of the above
-    checkpoints/step-000010/  model/                              what was learned
+    checkpoints/step-000010/  model/  adapter/                    what was learned
 """
 
 from __future__ import annotations
@@ -143,6 +143,11 @@ class RunFolder:
     def model(self) -> Path:
         """The trained model, an ordinary Hugging Face folder."""
         return self.path / "model"
+
+    @property
+    def adapter(self) -> Path:
+        """The trained adapter, an ordinary folder of peft, where the recipe has one; `model` has it added."""
+        return self.path / "adapter"
 
     @property
     def report(self) -> Path:

@@ -32,7 +32,7 @@ def _is_given(algorithm: AlgorithmSection, key: str) -> bool:
     return getattr(algorithm, key) != type(algorithm).model_fields[key].default
 
 
-@ALGORITHM_RULES.over("model.adapter", "algorithm.name", "algorithm.reference")
+@ALGORITHM_RULES.over("model.adapter", "algorithm.reference")
 def _adapter_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm, has_adapter = recipe.algorithm, recipe.model.adapter is not None
     if algorithm.reference == "adapter_off" and not has_adapter:
@@ -41,9 +41,6 @@ def _adapter_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
     if has_adapter and algorithm.reference == "ema":
         what = "ema is an average of all weights, and model.adapter trains none of them"
         yield Fault("algorithm.reference", what, "set it to adapter_off, which needs no second model")
-    if has_adapter and algorithm.name == "ppo_shared":
-        what = "an adapter and a value head on one trunk are not trained together yet"
-        yield Fault("model.adapter", what, "choose ppo, whose critic is a model of its own")
 
 
 @ALGORITHM_RULES.over("algorithm.name", "algorithm.group_size")

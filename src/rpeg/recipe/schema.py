@@ -82,6 +82,8 @@ class AdapterSection(Section):
     """Rank of the matrices."""
     alpha: PositiveFloat = 32.0
     """What they add is multiplied with this over rank."""
+    target: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Names of the linear layers that have them, such as q_proj; default: empty, every one but the head."""
 
 
 class ModelSection(Section):

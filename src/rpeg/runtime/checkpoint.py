@@ -2,6 +2,7 @@
 
     checkpoints/step-000010/
         model/                 weights and tokenizer, an ordinary Hugging Face folder
+        adapter/               what is trained beside frozen weights, an ordinary folder of peft; `model/` has it added
         moments.safetensors    state of the optimizer
         rows.safetensors       rollouts made ahead, texts of their columns in state.json
         state.json             step, counters, digest, firings done ahead, size of every file: written last
@@ -28,9 +29,10 @@ from rpeg.observe.json_files import read_json, write_json
 from rpeg.observe.run_folder import RunFolder
 from rpeg.runtime.rows import Column, Ragged, Rows
 
-__all__ = ["MODEL", "MOMENTS", "Checkpoint", "State", "newest", "save"]
+__all__ = ["ADAPTER", "MODEL", "MOMENTS", "Checkpoint", "State", "newest", "save"]
 
-MODEL, MOMENTS, _ROWS, _STATE = "model", "moments.safetensors", "rows.safetensors", "state.json"
+ADAPTER, MODEL = "adapter", "model"
+MOMENTS, _ROWS, _STATE = "moments.safetensors", "rows.safetensors", "state.json"
 _NAME = re.compile(r"step-\d{6,}")
 _SCHEMA = 1
 

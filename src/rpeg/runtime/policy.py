@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from rpeg.graph.contract import Contract, Logprob
-from rpeg.numerics.adapter import Adapter, add_adapter
+from rpeg.numerics.adapter import Adapter, add_adapter, load_adapter
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
@@ -25,7 +22,7 @@ from rpeg.numerics.scores import Scores, response_values
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
-from rpeg.runtime.checkpoint import MODEL, MOMENTS
+from rpeg.runtime.checkpoint import ADAPTER, MODEL, MOMENTS
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
@@ -36,7 +33,6 @@ from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Policy"]
 
-_ADAPTER = "adapter.safetensors"
 _ROWS = ("rows/trained", "rows/without_advantage", "rows/unscorable", "rows/masked")
 _NOTHING, _UNDIVIDED = Counts(0, 0), Counts(1, 1)
 
@@ -51,10 +47,12 @@ class Policy:
         """Load the weights, and the optimizer's state to go on from; ``ranks`` train the same with other rows."""
         self._recipe, self._contract, self._ranks = recipe, contract, ranks
         self._passes = Passes(recipe, ranks)
-        self.adapter: Adapter | None = None
-        self.model = self._load(origin)
+        # An adapter stands on the weights that the training began with; those of a checkpoint have it added.
+        weights = origin.model if recipe.model.adapter is None else origin.reference
+        self.model = load_model(weights, torch.float32, self._passes.device)
         self._tokenizer = load_tokenizer(origin.model)
         self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
+        self.adapter = self._adapter(origin)  # after the head, whose own layers are copies that are trained whole
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self._parallel = WholeModel(
@@ -76,16 +74,14 @@ class Policy:
         num_layers: int = self.model.config.get_text_config(decoder=True).num_hidden_layers
         return new_value_head(self.model, "lower", critic.layers or max(1, num_layers // 2))
 
-    def _load(self, origin: Origin) -> PreTrainedModel:
-        """Return the weights to go on with; with an adapter, the ones that the training began with below it."""
+    def _adapter(self, origin: Origin) -> Adapter | None:
+        """Put the adapter of the recipe on the model, as the checkpoint has it or a new one."""
         settings = self._recipe.model.adapter
         if settings is None:
-            return load_model(origin.model, torch.float32, self._passes.device)
-        model = load_model(origin.reference, torch.float32, self._passes.device)
-        self.adapter = add_adapter(model, settings.rank, settings.alpha, self._recipe.run.seed)
-        if (saved := origin.saved(_ADAPTER)) is not None:
-            self.adapter.load(load_file(saved))
-        return model
+            return None
+        if (saved := origin.saved(ADAPTER)) is not None:
+            return load_adapter(self.model, saved)
+        return add_adapter(self.model, settings.rank, settings.alpha, settings.target, self._recipe.run.seed)
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
@@ -195,22 +191,18 @@ class Policy:
         """Publish a copy of the weights, so that training may go on while it is installed; one of all ranks does."""
         if not self._ranks.is_first:
             return Outcome(version=task.step + 1)
-        with self._whole() as model:
-            return Outcome(weights=copied(model), version=task.step + 1)
+        weights = copied(self.model) if self.adapter is None else self.adapter.merged_weights()
+        return Outcome(weights=weights, version=task.step + 1)
 
     def save(self, folder: Path) -> None:
-        """Write ``model/`` and the moments into ``folder``."""
-        with self._whole() as model:
-            save_model(model, self._tokenizer, folder / MODEL)
+        """Write ``model/`` and the moments into ``folder``, and the adapter beside ``model/``, which has it added."""
+        whole = self.model if self.adapter is None else self.adapter.merged()
+        save_model(whole, self._tokenizer, folder / MODEL)
         if self.adapter is not None:
-            save_file({name: each.detach() for name, each in self.adapter.named().items()}, folder / _ADAPTER)
+            self.adapter.save(folder / ADAPTER)
         if self._head is not None:
             save_value_head(self._head, folder / MODEL)
         self.learner.save(folder / MOMENTS)
-
-    def _whole(self) -> AbstractContextManager[PreTrainedModel]:
-        """Return the model as others read it: an adapter is part of the weights there."""
-        return nullcontext(self.model) if self.adapter is None else self.adapter.merged()
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rpeg.environments.base import Environment, Task
 from rpeg.environments.problem import Problem
@@ -15,7 +15,15 @@ from rpeg.environments.rewards import check_reward
 from rpeg.environments.rows import limited
 from rpeg.errors import Fault, InvalidInput, ModelError
 from rpeg.graph.graph import Graph
-from rpeg.numerics.model import ScratchSpec, model_folder_faults, save_model, scratch_faults, scratch_model
+from rpeg.numerics.adapter import adapter_faults
+from rpeg.numerics.model import (
+    ScratchSpec,
+    model_folder_faults,
+    model_outline,
+    save_model,
+    scratch_faults,
+    scratch_model,
+)
 from rpeg.numerics.precision import device
 from rpeg.numerics.reward_model import reward_folder_faults
 from rpeg.numerics.tokenizer import (
@@ -106,6 +114,17 @@ def _check_model(recipe: Recipe) -> None:
         num_tokens = len(character_tokenizer(recipe.model.scratch.characters))
         if faults := scratch_faults(scratch_spec(recipe.model.scratch), num_tokens):
             raise ModelError("model from scratch", faults)
+    if recipe.model.adapter is not None and recipe.model.adapter.target:
+        if faults := list(adapter_faults(_outline(recipe), recipe.model.adapter.target)):
+            raise ModelError("adapter", faults)
+
+
+def _outline(recipe: Recipe) -> PreTrainedModel:
+    """Return a model with the layers that the recipe's has."""
+    if recipe.model.path is not None:
+        return model_outline(recipe.model.path)
+    assert recipe.model.scratch is not None, "a recipe names a model"
+    return scratch_model(scratch_spec(recipe.model.scratch), tokenizer_of(recipe), recipe.run.seed)
 
 
 def _check_other_models(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> None:

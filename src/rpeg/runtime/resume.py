@@ -20,7 +20,7 @@ __all__ = ["find_start", "note_status"]
 
 _MAY_CHANGE = {"run.steps", "run.checkpoint_every_steps", "run.keep_last", "run.home", "run.wait_limit_s"}
 """Keys that a resumed run may change, because no step computes anything else for it."""
-_PACKAGES = ("rpeg", "torch", "transformers", "tokenizers", "safetensors", "numpy", "reasoning-gym")
+_PACKAGES = ("rpeg", "torch", "transformers", "tokenizers", "safetensors", "peft", "numpy", "reasoning-gym")
 
 
 def find_start(recipe: Recipe, folder: RunFolder, listener: Listener, *, resume: bool) -> Checkpoint | None:

@@ -34,7 +34,7 @@ from rpeg.plan.play import Player
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
-from rpeg.runtime.checkpoint import Checkpoint, State, save
+from rpeg.runtime.checkpoint import ADAPTER, MODEL, Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
 from rpeg.runtime.group import Groups
 from rpeg.runtime.homes.home import Home
@@ -258,7 +258,10 @@ class _Run:
 
     def _leave(self) -> None:
         """Leave the model, the trace and the prediction behind."""
-        _replace_folder(self.folder.checkpoint(self._steps_done) / "model", self.folder.model)
+        checkpoint = self.folder.checkpoint(self._steps_done)
+        _replace_folder(checkpoint / MODEL, self.folder.model)
+        if (checkpoint / ADAPTER).exists():
+            _replace_folder(checkpoint / ADAPTER, self.folder.adapter)
         spans = list(read_spans(self.folder.spans))
         priced = lower(self._graph, self._plan, self._ledger.costs)
         self.folder.predicted_spans.unlink(missing_ok=True)
