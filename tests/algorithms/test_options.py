@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -72,6 +73,14 @@ def test_a_critic_of_its_own_does_not_read_what_lies_below_an_adapter() -> None:
     graph = ppo(64, 8, reference=Reference.ADAPTER_OFF)
     assert weights(graph, "value") == [("critic.master", 1)]
     assert sorted(weights(graph, "old_logp")) == [("actor.base", 0), ("actor.master", 1)]
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [(grpo, "old"), (ppo, "old_logp"), (ppo_shared, "old_logp")])
+def test_only_recomputed_scores_take_a_pass(algorithm: Callable[..., Graph], name: str) -> None:
+    for logprob in (Logprob.RECORDED, Logprob.RECOMPUTED, Logprob.INTERPOLATED):
+        graph = algorithm(64, 4, 1, old_logprob=logprob)
+        assert graph.contract.behaviour_logprob is logprob
+        assert (name in graph.stage_of) == (logprob is Logprob.RECOMPUTED)
 
 
 def test_a_reward_model() -> None:

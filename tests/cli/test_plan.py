@@ -12,12 +12,14 @@ from tests.cli.conftest import RECIPE, Ended
 from rpeg.algorithms.ppo import ppo
 from rpeg.cli.workload import read_task
 from rpeg.hardware.catalog import load_system
+from rpeg.perf.held import Holdings
+from rpeg.perf.layouts import Choice
 from rpeg.plan.bind import bind_local
 from rpeg.plan.fixed import bind_groups
 from rpeg.plan.groups import DeviceGroup, GroupLayout
 from rpeg.plan.plan import Recompute
 from rpeg.shapes.catalog import shape_of
-from rpeg.shapes.parameters import tensors
+from rpeg.shapes.parameters import num_parameters, tensors
 
 Rpeg = Callable[..., Ended]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -157,6 +159,19 @@ def test_a_trained_model_from_a_recipe(folder: Path) -> None:
     assert RECIPE["model"]["scratch"]["layers"] == 1
     shape = read_task(str(EXAMPLES / "arithmetic.yaml")).workload.shape("actor")
     assert (shape.layers, shape.hidden, shape.vocabulary, shape.is_tied) == (2, 128, 64, True)
+
+
+def test_masters_of_narrow_weights_are_counted() -> None:
+    """Weights 2, masters 4, moments 8 and gradients 4 bytes instead of 4, 0, 8 and 4; other profiles have theirs."""
+    recipe, system = str(EXAMPLES / "arithmetic.yaml"), load_system("local")
+    wide, narrow = (read_task(recipe, more) for more in ([], ["model.dtype=bfloat16", "model.weights=bfloat16"]))
+    assert wide.software(None, system).memory.state.total == 16.0
+    found = narrow.software(None, system).memory
+    assert (found.state.weights, found.state.master, found.state.total) == (2.0, 4.0, 18.0)
+    holdings = Holdings(narrow.graph, narrow.workload, found, {})
+    sizes = [holdings.num_bytes(name, Choice(), "float32") for name in ("actor.master", "actor.moments")]
+    assert [size / num_parameters(narrow.workload.shape("actor")) for size in sizes] == [6.0, 8.0]
+    assert narrow.software("generic", system) is wide.software("generic", system)
 
 
 @pytest.mark.parametrize("name", ["ppo_8b", "ppo_70b", "grpo_7b"])

@@ -18,7 +18,7 @@ from transformers import (
 
 from rpeg.numerics import chunked_head
 from rpeg.numerics.chunked_head import chunked_logprobs, has_plain_head
-from rpeg.numerics.logprobs import response_logprobs, token_logprobs
+from rpeg.numerics.logprobs import token_logprobs
 from rpeg.numerics.scores import response_scores
 
 SIZES = {
@@ -114,15 +114,6 @@ def test_a_whole_model_has_the_same_scores_and_gradients(tied: bool, autocast: b
     for plain, ours in zip(*results, strict=True):
         tolerance = 0.02 * float(plain.abs().max()) if autocast else 1e-5 + 1e-6 * float(plain.abs().max())
         assert (plain - ours).abs().max() <= tolerance
-
-
-def test_unchunked_scores_are_those_of_response_logprobs() -> None:
-    model, (tokens_BT, mask_BT) = qwen(True), batch()
-    scores = response_scores(model, tokens_BT, mask_BT, 0.9)
-    logps_BT, entropies_BT = response_logprobs(model, tokens_BT, mask_BT, 0.9)
-    assert torch.equal(scores.logps_BT, logps_BT)
-    assert torch.equal(scores.entropies_BT, entropies_BT)
-    assert scores.values_BT is None
 
 
 def test_no_trained_token_is_no_failure() -> None:

@@ -21,9 +21,10 @@ from transformers import (
 
 from rpeg.numerics import logprobs
 from rpeg.numerics.aggregation import Counts, Normalise
-from rpeg.numerics.logprobs import response_logprobs, token_logprobs
+from rpeg.numerics.logprobs import token_logprobs
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.micro_batches import split
+from rpeg.numerics.scores import response_scores
 
 SIZES = {
     "vocab_size": 24,
@@ -38,6 +39,14 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+
+
+def response_logprobs(
+    model: PreTrainedModel, tokens_BT: Tensor, mask_BT: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies."""
+    scores = response_scores(model, tokens_BT, mask_BT, temperature)
+    return scores.logps_BT, scores.entropies_BT
 
 
 def seeded(build: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:

@@ -44,21 +44,25 @@ def test_bl_157_long_answers_are_summed_in_float32() -> None:
     assert ratio[0, 0].item() == pytest.approx(math.exp(float(logps[0, 0]) + 1.0), rel=1e-5)
 
 
-@pytest.mark.parametrize(("behind", "expected"), [(0, -0.4), (1, -1.0), (2, -0.7), (3, -0.6)])
-def test_the_proximal_policy_is_one_version_behind(behind: int, expected: float) -> None:
-    # Behaviour -1.0, current -0.4: 1/2 of the way for two versions, 2/3 for three.
+@pytest.mark.parametrize(
+    ("behind", "ahead", "expected"),
+    [(0, 1.0, -1.0), (1, 1.0, -0.7), (2, 1.0, -0.6), (0, 0.5, -1.0), (1, 0.5, -0.6), (2, 0.5, -0.52)],
+)
+def test_the_proximal_policy_is_between(behind: int, ahead: float, expected: float) -> None:
+    # Behaviour -1.0, current -0.4: 1/2 and 2/3 of the way with the current policy a version ahead, 2/3 and 4/5 with
+    # half a version.
     logps = torch.tensor([[-0.4]], requires_grad=True)
-    proximal = interpolated_proximal(torch.tensor([[-1.0]]), logps, torch.tensor([[behind]]))
+    proximal = interpolated_proximal(torch.tensor([[-1.0]]), logps, torch.tensor([[behind]]), ahead)
     assert proximal.item() == pytest.approx(expected)
     assert not proximal.requires_grad
 
 
 def test_versions_may_differ_within_a_sample_or_be_one_for_it() -> None:
     behaviour, logps = torch.full((2, 2), -1.0), torch.full((2, 2), -0.4)
-    assert interpolated_proximal(behaviour, logps, torch.tensor([[2, 0], [1, 3]])).flatten().tolist() == pytest.approx(
-        [-0.7, -0.4, -1.0, -0.6]
+    assert interpolated_proximal(behaviour, logps, torch.tensor([[1, 0], [0, 2]])).flatten().tolist() == pytest.approx(
+        [-0.7, -1.0, -1.0, -0.6]
     )
-    assert interpolated_proximal(behaviour, logps, torch.tensor([[2], [1]])).tolist() == [
+    assert interpolated_proximal(behaviour, logps, torch.tensor([[1], [0]])).tolist() == [
         pytest.approx([-0.7, -0.7]),
         pytest.approx([-1.0, -1.0]),
     ]
@@ -66,5 +70,6 @@ def test_versions_may_differ_within_a_sample_or_be_one_for_it() -> None:
 
 def test_the_ends_of_the_interpolation_are_exact() -> None:
     behaviour, logps = -torch.rand(4, 8), -torch.rand(4, 8)
-    assert torch.equal(interpolated_proximal(behaviour, logps, torch.zeros(4, 1)), logps)
-    assert torch.equal(interpolated_proximal(behaviour, logps, torch.ones(4, 1)), behaviour)
+    for behind in range(3):
+        assert torch.equal(interpolated_proximal(behaviour, logps, torch.full((4, 1), behind), 0.0), logps)
+    assert torch.equal(interpolated_proximal(behaviour, logps, torch.zeros(4, 1)), behaviour)

@@ -89,8 +89,9 @@ CASES = [
         "algorithm.old_logprob: recorded with correction rejection: every importance weight would be 1",
     ),
     (
-        ["algorithm.name=ppo", "algorithm.old_logprob=recorded"],
-        "algorithm.old_logprob: recorded: ppo makes a pass of its own for it; set it to recomputed or auto",
+        ["algorithm.updates_per_step=2", "algorithm.old_logprob=interpolated"],
+        "algorithm.old_logprob: interpolated with staleness 0: the policy before the step is the one that sampled, "
+        "nothing lies between; set it to recorded, or staleness to at least 1",
     ),
     (
         ["algorithm.name=ppo", "critic.sharing=full"],
@@ -139,6 +140,8 @@ def test_a_violated_rule_is_the_only_fault(faults_of: Faults, overrides: list[st
         ["model.adapter.target=[q_proj]", "algorithm.name=ppo_shared", "algorithm.reference=adapter_off"],
         ["algorithm.staleness=2", "algorithm.correction=masked", "algorithm.correction_low=0.2"],
         ["algorithm.staleness=2", "algorithm.correction=decoupled", "algorithm.ess_scaling=true"],
+        ["algorithm.staleness=1", "algorithm.correction=decoupled", "algorithm.old_logprob=interpolated"],
+        ["algorithm.name=ppo", "algorithm.old_logprob=recorded"],
     ],
 )
 def test_what_is_just_inside_is_accepted(right: str, overrides: list[str]) -> None:

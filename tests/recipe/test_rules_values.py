@@ -18,6 +18,11 @@ CASES = [
         "model: neither path nor scratch is given; give a folder as path, or a shape as scratch",
     ),
     (
+        ["model.weights=bfloat16"],
+        "model.weights: bfloat16 with model.dtype float32: nothing of weights in bfloat16 is computed in float32; "
+        "set model.dtype to bfloat16, or model.weights to float32",
+    ),
+    (
         ["model.scratch.heads=3", "model.scratch.kv_heads=3"],
         "model.scratch.hidden: hidden 128 is not divisible by heads 3: 128 / 3 = 42.67; "
         "set hidden to 126 or 129, or heads to one of 1, 2, 4, 8, 16, 32, 64, 128, or give head_size",

@@ -12,6 +12,7 @@ from tests.runtime.test_run import assert_same, untimed
 
 from rpeg.errors import InvalidInput
 from rpeg.observe.run_folder import RunFolder
+from rpeg.observe.trace import read_spans
 from rpeg.recipe.defaults import ALGORITHM_DEFAULTS
 
 Run = Callable[..., RunFolder]
@@ -57,6 +58,29 @@ def test_the_distance_goes_into_the_reward(run_tiny: Run, name: str) -> None:
     assert all(row["loss/kl"] == 0.0 for row in [first, *later])
 
 
+INTERPOLATED: dict[str, Any] = {"staleness": 2, "correction": "decoupled", "old_logprob": "interpolated"}
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "ppo_shared"])
+def test_interpolated_scores_need_no_pass(run_tiny: Run, name: str) -> None:
+    """The ratio is 1 in the first update of a step, and in the second leaves it as the policy moves on."""
+    folder = run_tiny("between", algorithm=settings(name, **INTERPOLATED))
+    stages = {span.stage for span in read_spans(folder.spans)}
+    assert not stages & {"old", "old_logp"}
+    last = untimed(folder)[-1]
+    assert last["staleness/max"] == 2.0
+    assert last["policy/kl_old"] > 0
+    assert last["correction/kl"] > 1e-4
+
+
+def test_interpolated_equals_recomputed_where_a_step_has_one_update(run_tiny: Run) -> None:
+    """The only update begins with the policy before the step, so what is interpolated is what would be computed."""
+    one = {**INTERPOLATED, "updates_per_step": 1}
+    first = run_tiny("first", algorithm=settings("grpo", **one))
+    second = run_tiny("second", algorithm=settings("grpo", **{**one, "old_logprob": "recomputed"}))
+    assert_same(first, second, 4)
+
+
 def test_a_controller_steers_the_distance(run_tiny: Run) -> None:
     """Measured 0 at first, so with target 1 and 16 of 32 answers the error is -0.2: the factor is 1 - 0.2 * 16 / 32."""
     algorithm = settings("ppo", kl_coefficient=0.5, kl_target=1.0, kl_horizon=32)
@@ -73,10 +97,11 @@ PPO = settings("ppo", kl_coefficient=0.5, kl_target=1.0, kl_horizon=32)
     [
         {"algorithm": PPO},
         {"algorithm": {**PPO, "staleness": 1, "reference": "ema"}},
+        {"algorithm": settings("grpo", **INTERPOLATED)},
         {"algorithm": settings("ppo_shared"), "critic": {"sharing": "full", "lr": 3e-2}},
         {"algorithm": settings("remax", kl_coefficient=0.1, reference="ema", reference_decay=0.5, staleness=1)},
     ],
-    ids=["ppo", "stale", "shared", "remax"],
+    ids=["ppo", "stale", "interpolated", "shared", "remax"],
 )
 def test_resumed_equals_uninterrupted(run_tiny: Run, sections: dict[str, Any]) -> None:
     whole = run_tiny("whole", **sections)

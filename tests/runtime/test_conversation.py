@@ -15,10 +15,10 @@ from rpeg.environments.base import Environment
 from rpeg.environments.calculator import CHARACTERS, CalculatorTask, calculated
 from rpeg.environments.problem import Problem
 from rpeg.errors import DataError
-from rpeg.numerics.logprobs import response_logprobs
 from rpeg.numerics.model import scratch_model
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.scores import response_scores
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
@@ -165,7 +165,7 @@ def test_recorded_scores_are_those_of_the_whole_row() -> None:
         prompt = prompts[number // 8]
         tokens_1T = torch.tensor([prompt + answer.ids])
         mask_1T = torch.tensor([[False] * len(prompt) + answer.mask])
-        logps_1T, _ = response_logprobs(model, tokens_1T, mask_1T, 0.7)
+        logps_1T = response_scores(model, tokens_1T, mask_1T, 0.7).logps_BT
         recorded = torch.tensor([[0.0] * len(prompt) + answer.logps])
         torch.testing.assert_close(logps_1T.detach(), recorded, atol=1e-5, rtol=0)
 

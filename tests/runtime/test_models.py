@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
 from rpeg.plan.bind import HOST
 from rpeg.recipe.graph import build_graph
+from rpeg.runtime.critic import Critic
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.policy import Policy
 from rpeg.runtime.rows import Ragged, Rows
@@ -91,6 +93,26 @@ def test_what_the_values_train(tmp_path: Path, sharing: str, trained: set[str]) 
 PARTS = ("embed_tokens", "layers.0", "layers.1", "norm")
 
 
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_answers_that_were_cut_off_teach_a_critic_unless_masked(tmp_path: Path, mask_truncated: bool) -> None:
+    """Of two answers the second was cut off: masked, the gradient and the tokens it is divided by are of the first."""
+    folder = other_model(tmp_path / "model")
+    recipe = tiny_recipe(
+        algorithm={"name": "ppo", "updates_per_step": 1, "mask_truncated": mask_truncated},
+        optimizer={"lr": 1e-2, "clip_norm": 1e9},
+    )
+    graph = build_graph(recipe)
+    (columns,) = [read.columns for read in graph.reads("train_critic") if read.data == "rollouts"]
+    assert ("finished" in columns) == mask_truncated
+    found, alone = (Critic(recipe, Origin(folder, folder, None, 0)) for _ in range(2))
+    rows = valued_rows().joined(Rows({"finished": torch.tensor([True, False])}))
+    found.train(Task("train_critic", StageKind.TRAIN, 0, 0, Rows({}), rows, {}))
+    alone.train(Task("train_critic", StageKind.TRAIN, 0, 0, Rows({}), rows.part(0, 1), {}))
+    update = Task("update_critic", StageKind.UPDATE, 0, 0, Rows({}), Rows({}), {})
+    norms = [each.update(update).metrics["critic/grad_norm"] for each in (found, alone)]
+    assert (norms[0] == pytest.approx(norms[1], rel=1e-5)) == mask_truncated
+
+
 def test_one_pass_for_scores_and_values(run_tiny: Run) -> None:
     plain = shared("full")
     fused = shared("full")
@@ -131,6 +153,38 @@ def test_a_reward_model_scores(run_tiny: Run, judge: Path, name: str) -> None:
     assert all(row["reward/std"] > 0 for row in rows)
     assert all(row["length/mean"] > 0 and row["optim/grad_norm"] > 0 for row in rows)
     assert ("greedy/reward" in rows[0]) == (name == "remax")
+
+
+def test_runs_with_a_reward_model_tell_what_others_tell(run_tiny: Run, judge: Path) -> None:
+    """Only who scored differs: the same keys of samples and figures of lengths, of the same answers in step 1."""
+    one: dict[str, Any] = {"run": {"steps": 1}, "algorithm": {"updates_per_step": 1}, "evaluation": {"every_steps": 0}}
+    folders = [run_tiny("judged", reward={**TINY["reward"], "model": str(judge)}, **one), run_tiny("counted", **one)]
+    judged, counted = ([json.loads(line) for line in folder.samples.read_text().splitlines()] for folder in folders)
+    scores = ("reward", "advantage")
+    assert [{**each, **dict.fromkeys(scores)} for each in judged] == [
+        {**each, **dict.fromkeys(scores)} for each in counted
+    ]
+    assert len(judged) == 16
+    assert all(each["answer"] and each["row_id"].startswith("arithmetic/train/") for each in judged)
+    assert [each["reward"] for each in judged] != [each["reward"] for each in counted]
+    (first,), (second,) = (untimed(folder) for folder in folders)
+    names = [name for name in second if name.startswith("length/") or name == "rows/truncated"]
+    assert len(names) == 4
+    assert [first[name] for name in names] == [second[name] for name in names]
+    assert sum(each["reward"] for each in judged) / 16 == pytest.approx(first["reward/mean"])
+
+
+def test_overlong_answers_are_punished_whoever_scores_them(run_tiny: Run, judge: Path) -> None:
+    """Seven of the eight tokens are the buffer: an answer of n tokens loses (n - 1) / 7."""
+    one: dict[str, Any] = {"run": {"steps": 1}, "algorithm": {"updates_per_step": 1}, "evaluation": {"every_steps": 0}}
+    reward = {**TINY["reward"], "model": str(judge)}
+    plain = run_tiny("plain", reward=reward, **one)
+    punished = run_tiny("punished", reward={**reward, "overlong_buffer_tokens": 7}, **one)
+    (first,), (second,) = (untimed(folder) for folder in (plain, punished))
+    shown = [json.loads(line) for line in plain.samples.read_text().splitlines()]
+    lost = sum((each["length"] - 1) / 7 for each in shown) / 16
+    assert second["reward/overlong"] == pytest.approx(-lost)
+    assert second["reward/mean"] == pytest.approx(first["reward/mean"] - lost, abs=1e-6)
 
 
 def other_model(folder: Path, characters: str = "0123456789+-=;#.", layers: int = 1) -> Path:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -66,7 +69,12 @@ def policy(folder: Path, checkpoint: Path | None = None, version: int = 0, **sec
 
 def gradient(found: Policy) -> torch.Tensor:
     """Return all gradients as one vector."""
-    return torch.cat([p.grad.flatten() for p in found.model.parameters() if p.grad is not None])
+    return torch.cat(gradients(found))
+
+
+def gradients(found: Policy) -> list[torch.Tensor]:
+    """Return the gradients that parameters have, flat."""
+    return [p.grad.flatten() for p in found.model.parameters() if p.grad is not None]
 
 
 @pytest.mark.parametrize("normalise", ["token", "sample"])
@@ -130,6 +138,32 @@ def test_recomputed_scores_are_those_of_training(model: Path) -> None:
     assert metrics["policy/kl_old"] == 0.0
 
 
+def test_interpolated_scores_lie_between_the_sampler_and_the_current_policy(model: Path) -> None:
+    """After one of two updates of step 5, which had no gradient, the current policy is half a version ahead.
+
+    Tokens of version 5 have the sampler's score, those of version 4 are 1 / (1 + 1/2) = 2/3 of the way, those of
+    version 3 are 2 / (2 + 1/2) = 4/5 of it.
+    """
+    found = policy(model, algorithm={"updates_per_step": 2, "staleness": 2, "old_logprob": "interpolated"})
+    samples = rows([1.0] * 8)
+    versions = Ragged.of([[5 - pick % 3] * (2 + n) for pick, n in enumerate(LENGTHS)], torch.int32)
+    samples = samples.joined(Rows({"version": versions}))
+    found.train(task(samples.joined(Rows({"advantage": torch.zeros(8)}))))
+    found.update(task(Rows({}), StageKind.UPDATE, "update"))
+    pairs = list(zip(found.score(samples).rows(), samples.ragged("logp").rows(), strict=True))
+    found.train(task(samples))
+    metrics = found.update(replace(task(Rows({}), StageKind.UPDATE, "update"), firing=1)).metrics
+    ahead, weights = [], []
+    for pick, (current, behaviour) in enumerate(pairs):
+        share = (0.0, 2 / 3, 4 / 5)[pick % 3]
+        moved = (current - behaviour)[2:].tolist()
+        ahead += [math.exp((1 - share) * each) for each in moved]
+        weights += [math.exp(share * each) for each in moved]
+    names = ("policy/ratio_mean", "policy/ratio_max", "correction/ratio_mean", "correction/ratio_min")
+    expected = (fmean(ahead), max(ahead), fmean(weights), min(weights))
+    assert [metrics[name] for name in names] == pytest.approx(expected, rel=1e-4)
+
+
 def test_saved_state_goes_on_like_the_one_in_memory(model: Path, tmp_path: Path) -> None:
     found = policy(model)
     for _ in range(3):
@@ -159,6 +193,17 @@ def test_bfloat16_trains_float32_weights(model: Path, tmp_path: Path) -> None:
     found.save(tmp_path / "saved")
     saved = load_file(tmp_path / "saved" / MODEL / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+
+
+def test_bfloat16_weights_are_published_as_the_sampler_has_them(model: Path) -> None:
+    found = policy(model, model={"dtype": "bfloat16", "weights": "bfloat16"})
+    found.train(task(rows(ADVANTAGES)))
+    assert not gradients(found)  # the masters have them
+    found.update(task(Rows({}), StageKind.UPDATE, "update"))
+    pushed = found.push(task(Rows({}), StageKind.PUSH, "push")).weights
+    assert pushed is not None
+    assert {each.dtype for each in pushed.values()} == {torch.bfloat16}
+    assert all(torch.equal(each, pushed[name]) for name, each in found.model.named_parameters())
 
 
 def test_a_push_is_a_copy(model: Path) -> None:

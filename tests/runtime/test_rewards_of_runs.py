@@ -106,9 +106,12 @@ def test_answers_that_are_cut_off_are_counted_and_left_out_when_asked(run_tiny: 
     assert masked["reward/mean"] == plain["reward/mean"]  # the baseline has them all
 
 
-def test_a_step_of_answers_that_are_all_cut_off_changes_nothing(run_tiny: Run) -> None:
+@pytest.mark.parametrize("name", ["grpo", "ppo", "ppo_shared"])
+def test_a_step_of_answers_that_are_all_cut_off_changes_nothing(run_tiny: Run, name: str) -> None:
     # BL-053: no token is left, so no loss, no gradient and no figure that is not a number.
-    (step,) = untimed(run_tiny("cut", sampling={"max_new_tokens": 1}, algorithm={"mask_truncated": True}, **ONE_STEP))
+    algorithm = {"name": name, "mask_truncated": True}
+    (step,) = untimed(run_tiny("cut", sampling={"max_new_tokens": 1}, algorithm=algorithm, **ONE_STEP))
+    assert step.get("critic/grad_norm", 0.0) == 0.0
     assert (step["rows/truncated"], step["rows/masked"], step["rows/trained"]) == (16, 16, 0)
     assert step["optim/grad_norm"] == 0.0
     assert [name for name, value in step.items() if value is None or value != value] == []

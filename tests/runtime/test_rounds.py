@@ -13,7 +13,6 @@ import torch
 from tests.runtime.conftest import Recorder, tiny_recipe
 from tests.runtime.test_run import assert_same, untimed
 
-from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Failure, Scores
 from rpeg.errors import InvalidInput
 from rpeg.graph.dim import Dim
@@ -40,19 +39,18 @@ def rounds_of(rewards: list[list[list[float]]], max_rounds: int = 10) -> Rounds:
 
     def prompts(number: int) -> Rows:
         count = len(rewards[number]) if number < len(rewards) else 0
-        return Rows({"row": torch.arange(count), "round": torch.full((count,), number)})
+        first = sum(len(each) for each in rewards[:number])
+        return Rows({"row": torch.arange(first, first + count), "round": torch.full((count,), number)})
 
     def sample(asked: Rows) -> Rows:
         tokens = [[next(numbers)] for _ in range(len(asked) * GROUP)]
         return Rows({"tokens": Ragged.of(tokens, torch.int64), "mask": Ragged.of([[1]] * len(tokens), torch.bool)})
 
-    def judge(asked: Rows, drafts: Rows) -> Verdict:
+    def judge(asked: Rows, _: Rows) -> Verdict:
         groups = rewards[int(asked.tensor("round")[0])]
         flat: list[float | None] = [None if value != value else value for group in groups for value in group]
-        texts = [str(int(tokens)) for tokens in drafts.ragged("tokens").rows()]
         failures = (Failure("f", ("r",), "why"),) if None in flat else ()
-        problems = [Problem(text, "", "") for text in texts]
-        return Verdict(problems, texts, Scores(flat, {"f": flat}, failures, 0.5), [0.0] * len(flat))
+        return Verdict(Scores(flat, {"f": flat}, failures, 0.5), [0.0] * len(flat))
 
     return sample_rounds(prompts, sample, judge, GROUP, max_rounds)
 
@@ -78,7 +76,7 @@ def test_groups_without_spread_are_replaced_by_those_of_further_rounds() -> None
     found = rounds_of([[[0, 1], [1, 1], [2, 3]], [[5, 6], [0, 9], [0, 0]]])
     assert tokens_of(found) == [0, 1, 4, 5, 6, 7]
     assert found.verdict.rewards == [0, 1, 2, 3, 5, 6]
-    assert found.verdict.answers == ["0", "1", "4", "5", "6", "7"]
+    assert found.asked == [0, 2, 3]
     assert (found.num_rounds, found.num_sampled, found.num_kept, found.num_spread) == (2, 6, 3, 4)
     assert found.metrics()["dynamic/zero_spread"] == pytest.approx(2 / 6)
     assert (found.num_tokens, found.note) == (12, "")

@@ -5,8 +5,8 @@ be there first; their own files say that, this one draws the graph.
 
 With staleness k the generator reads the weights k + 1 versions back, so it may run k steps ahead of the trainer. The
 proximal policy of the clipped ratio is then recomputed by the trainer before its first update
-(``old_logprob=RECOMPUTED``), while the behaviour policy is what the sampler recorded: decoupled PPO (Hilton et al.
-2022, arXiv:2110.00641).
+(``old_logprob=RECOMPUTED``), or interpolated between behaviour and current policy (``INTERPOLATED``), while the
+behaviour policy is what the sampler recorded: decoupled PPO (Hilton et al. 2022, arXiv:2110.00641).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CriticFree:
     """What a moving average keeps of itself in a step."""
     reward: RewardSource = RewardSource.VERIFIER
     old_logprob: Logprob = Logprob.RECORDED
-    """RECORDED takes the sampler's log-probabilities, RECOMPUTED adds a forward pass."""
+    """RECORDED takes the sampler's log-probabilities, RECOMPUTED adds a forward pass, INTERPOLATED does without one."""
     in_flight: KvPolicy | None = None
     """Samples go on with new weights as these arrive; says what becomes of their KV cache."""
     max_carry: int = 0

@@ -37,6 +37,10 @@ class PpoOptions(TypedDict, total=False):
     """What the policy is held close to."""
     reference_decay: float
     """What a moving average keeps of itself in a step."""
+    old_logprob: Logprob
+    """RECOMPUTED adds a pass for the log-probabilities before the update; RECORDED and INTERPOLATED do without."""
+    mask_truncated: bool
+    """Whether the critic is told which answers were cut off, whose returns are none; the policy is always."""
     evaluate_every_steps: int
     """Period of the held-out evaluation, 0 for none."""
 
@@ -48,6 +52,8 @@ class _Asked:
     kl: Kl = Kl.REWARD
     reference: Reference = Reference.FROZEN
     reference_decay: float = 0.99
+    old_logprob: Logprob = Logprob.RECOMPUTED
+    mask_truncated: bool = False
     evaluate_every_steps: int = 0
 
 
@@ -103,12 +109,14 @@ def ppo(
     base = add_base(b, asked.reference, actor.name)
     questions = b.prompts()
     rollouts = b.generate("gen", actor, actor.rollout.at(-(staleness + 1)), questions, staleness > 0, *base)
-    old, values = _passes(b, actor, actor.master, critic, critic.master, rollouts, base)
+    old = _old_logps(b, asked, actor, actor.master, rollouts, base)
+    values = _values(b, critic, critic.master, rollouts, [])
     reference = _reference(b, asked, actor, base)
     advantages = _advantages(b, reward, questions, rollouts, values, contract, reference)
+    valued = rollouts["tokens", "mask", "finished"] if asked.mask_truncated else rollouts["tokens", "mask"]
     for model, inputs, heads in [
-        (actor, (rollouts, old, advantages["advantage"], *base), _POLICY_HEADS),
-        (critic, (rollouts["tokens", "mask"], advantages["return", "old_value"]), ("value",)),
+        (actor, (rollouts, *old, advantages["advantage"], *base), _POLICY_HEADS),
+        (critic, (valued, advantages["return", "old_value"]), ("value",)),
     ]:
         out = f"{model.name}.grads"
         grads = b.train(
@@ -157,9 +165,10 @@ def ppo_shared(
     base = add_base(b, asked.reference, model.name)
     questions = b.prompts()
     rollouts = b.generate("gen", model, model.rollout.at(-(staleness + 1)), questions, staleness > 0, *base)
-    old, values = _passes(b, model, model.master[acts], model, model.master[valued], rollouts, base)
+    old = _old_logps(b, asked, model, model.master[acts], rollouts, base)
+    values = _values(b, model, model.master[valued], rollouts, base)
     advantages = _advantages(b, reward, questions, rollouts, values, contract, _reference(b, asked, model, base))
-    inputs = (rollouts, old, advantages["advantage", "return", "old_value"], *base)
+    inputs = (rollouts, *old, advantages["advantage", "return", "old_value"], *base)
     heads = (*_POLICY_HEADS, "value_detached" if trunk is Trunk.DETACHED else "value")
     grads = b.train("train", model, *inputs, firings=mini_batches, passes=passes, heads=heads)
     b.update("update", model, grads, firings=mini_batches)
@@ -187,7 +196,7 @@ def _contract(
         updates_per_step=mini_batches * passes,
         passes=passes,
         max_staleness=staleness,
-        behaviour_logprob=Logprob.RECOMPUTED,
+        behaviour_logprob=asked.old_logprob,
         baseline=Baseline.VALUE,
         normalise=Normalise.TOKEN,
         kl=asked.kl,
@@ -218,22 +227,22 @@ def _faults_of_options(algorithm: str, asked: _Asked) -> Iterator[Fault]:
         yield Fault("evaluate_every_steps", f"is {asked.evaluate_every_steps}", "at least 0")
 
 
-def _passes(
-    b: Builder,
-    actor: Learner,
-    acts: DataHandle,
-    critic: Learner,
-    valued: DataHandle,
-    rollouts: DataHandle,
-    base: list[DataHandle],
-) -> tuple[DataHandle, DataHandle]:
-    """Add the passes over the samples before the update: old log-probabilities and values."""
-    texts = rollouts["tokens", "mask"]
-    old = b.forward("old_logp", actor.name, acts.at(-1), texts, *base, out=b.stream("old_out", "old_logp"))
-    below = base if critic is actor else []
-    out = b.stream("values", "value")
-    values = b.forward("value", critic.name, valued.at(-1), texts, *below, head="value", out=out)
-    return old, values
+def _old_logps(
+    b: Builder, asked: _Asked, actor: Learner, acts: DataHandle, rollouts: DataHandle, base: list[DataHandle]
+) -> list[DataHandle]:
+    """Add the pass for the log-probabilities before the update, if there is one."""
+    if asked.old_logprob is not Logprob.RECOMPUTED:
+        return []
+    texts, out = rollouts["tokens", "mask"], b.stream("old_out", "old_logp")
+    return [b.forward("old_logp", actor.name, acts.at(-1), texts, *base, out=out)]
+
+
+def _values(
+    b: Builder, critic: Learner, valued: DataHandle, rollouts: DataHandle, base: list[DataHandle]
+) -> DataHandle:
+    """Add the pass for the values before the update."""
+    texts, out = rollouts["tokens", "mask"], b.stream("values", "value")
+    return b.forward("value", critic.name, valued.at(-1), texts, *base, head="value", out=out)
 
 
 def _reference(b: Builder, asked: _Asked, actor: Model, base: list[DataHandle]) -> Callable[[DataHandle], DataHandle]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,17 +41,25 @@ class Task:
     """Whether the recipe names the machine: a recipe to train from runs here, one of a workload runs anywhere."""
     engine: str = ""
     """Profile of what runs it on this machine: RPEG itself, in threads or in processes; of a workload nothing does."""
+    weights: str = ""
+    """Number format of the weights that a recipe trains; a workload leaves it to the software."""
 
     def software(self, asked: str | None, system: System) -> Software:
         """Return the software that is asked for; else RPEG's own for a run on this machine, else the generic one.
 
+        Narrow weights have masters beside them also where the profile was fitted on runs without.
+
         Raises:
             ProfileError: when a profile cannot be read.
         """
+        from rpeg.perf.memory import StateBytes
         from rpeg.perf.software import software_for
 
         is_here = bool(self.engine) and system.device.name == _HERE
-        return software_for(asked or (self.engine if is_here else "generic"))
+        found = software_for(asked or (self.engine if is_here else "generic"))
+        if self.weights in ("", "float32") or found.memory.state.master:
+            return found
+        return replace(found, memory=replace(found.memory, state=StateBytes.of(self.weights, "float32")))
 
 
 def read_task(recipe: str, overrides: Sequence[str] = (), lengths: Path | None = None) -> Task:
@@ -119,7 +127,7 @@ def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
         micro_batch_tokens=float(recipe.optimizer.micro_batch_tokens),
         slots=float(recipe.sampling.slots or graph.batch_rows),
     )  # fmt: skip
-    return Task(graph, workload, tuple(assumed), True, _ENGINES[recipe.run.home])
+    return Task(graph, workload, tuple(assumed), True, _ENGINES[recipe.run.home], recipe.model.weights)
 
 
 def _trained_shape(model: ModelSection) -> ModelShape:

@@ -21,12 +21,14 @@ class Enforce(StrEnum):
 
 
 class Logprob(StrEnum):
-    """Where the log-probabilities of the behaviour policy come from."""
+    """Where the log-probabilities come from that the policy's ratio is made with."""
 
     RECORDED = "recorded"
     """The sampler writes them beside the tokens."""
     RECOMPUTED = "recomputed"
     """A forward pass of the trainer's weights before the first update."""
+    INTERPOLATED = "interpolated"
+    """Between what the sampler recorded and the current policy, by the versions that lie between: no pass."""
     NONE = "none"
 
 

@@ -17,41 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from rpeg.numerics.head_input import chosen_head_input, predicting_slots
-
-__all__ = ["in_slots", "response_logprobs", "token_logprobs"]
+__all__ = ["in_slots", "token_logprobs"]
 
 # Logits are widened to float32 this many at a time (64 MiB): a copy of all would be the largest buffer of a step.
 _CHUNK_ELEMENTS = 1 << 24
-
-
-def response_logprobs(
-    model: PreTrainedModel, tokens_BT: Tensor, mask_BT: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """Return log-probability and entropy of every trained token, 0 in all other slots.
-
-    The head of the model runs only where a trained token is predicted, so logits take N*V numbers instead of B*T*V.
-
-    Scores that are compared with each other (old, current, reference) must come from this function with the same
-    temperature, dtype and split into micro-batches: the ratio is then exactly 1 before the first update, while another
-    batch shape alone moves float32 scores by up to 1e-5.
-
-    Args:
-        model: A causal language model. It must not be in use by another thread meanwhile.
-        tokens_BT: Token ids, padded on the right with any id; int64.
-        mask_BT: True for trained tokens; False in slot 0, on prompts, on tool output and on padding.
-        temperature: What the logits are divided by; the temperature of the sampler. Above 0.
-
-    Returns:
-        ``logps_BT`` with gradient and ``entropies_BT`` without, both float32; nats.
-    """
-    assert tokens_BT.shape == mask_BT.shape, f"tokens {tuple(tokens_BT.shape)} and mask {tuple(mask_BT.shape)} differ"
-    with chosen_head_input(model, predicting_slots(mask_BT), runs_head=True):
-        logits_NV = model(input_ids=tokens_BT, use_cache=False).logits.flatten(0, 1)
-    logps_N, entropies_N = token_logprobs(logits_NV, tokens_BT[mask_BT], temperature)
-    return in_slots(logps_N, mask_BT), in_slots(entropies_N, mask_BT)
 
 
 def in_slots(values_N: Tensor, mask_BT: Tensor) -> Tensor:

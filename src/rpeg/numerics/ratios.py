@@ -36,20 +36,25 @@ def sequence_ratio(logps_BT: Tensor, base_logps_BT: Tensor, mask_BT: Tensor) -> 
     return (mean_B1.detach() + (own_BT - own_BT.detach())).exp()
 
 
-def interpolated_proximal(behaviour_logps_BT: Tensor, logps_BT: Tensor, behind_BT: Tensor) -> Tensor:
+def interpolated_proximal(
+    behaviour_logps_BT: Tensor, logps_BT: Tensor, behind_BT: Tensor, ahead: float = 1.0
+) -> Tensor:
     """Return the proximal policy's log-probabilities without a pass: between behaviour and current policy.
 
-    ``behaviour + (d - 1) / d (current - behaviour)`` with d the versions that the token's behaviour policy is behind
-    the current one: the proximal policy is one version behind. Tokens of the current version (d = 0) have the current
-    log-probability, tokens one version behind the behaviour's. A constant, without gradient.
+    ``behaviour + b / (b + a) (current - behaviour)`` with b the versions that the token's behaviour policy is behind
+    the proximal one and a those that the current one is ahead of it, as if log-probabilities moved by the same amount
+    in each version. Tokens of the proximal version itself (b = 0) have the behaviour's, and before the first update of
+    a step (a = 0) all have the current. A constant, without gradient.
 
-    Source: version-aware log-linear interpolation of AReaL (``prox_logp_method: loglinear``), A-3PO arXiv:2512.06547.
+    Source: version-aware log-linear interpolation of AReaL (``prox_logp_method: loglinear``), A-3PO arXiv:2512.06547;
+    there a = 1 whichever update of the step it is.
 
     Args:
         behaviour_logps_BT: As recorded while sampling.
         logps_BT: Of the policy that is being updated.
-        behind_BT: Versions behind, at least 0; [B, 1] where a sample has one.
+        behind_BT: Versions from behaviour to proximal policy, at least 0; [B, 1] where a sample has one.
+        ahead: Versions from proximal to current policy, at least 0; half a version after one of two updates.
     """
     behind_BT = behind_BT.float()
-    share_BT = torch.where(behind_BT > 0, (behind_BT - 1) / behind_BT.clamp(min=1), 1.0)
+    share_BT = behind_BT / (behind_BT + ahead) if ahead else torch.ones_like(behind_BT)
     return torch.lerp(behaviour_logps_BT.float(), logps_BT.detach().float(), share_BT)

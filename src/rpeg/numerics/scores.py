@@ -43,9 +43,12 @@ def response_scores(
 ) -> Scores:
     """Return log-probabilities and entropies of the trained tokens, and values of the states they were chosen in.
 
-    The model is passed through once, whatever is asked for; a value head with layers of its own adds these alone.
-    Scores that are compared with each other are made with the same arguments, as in
-    `rpeg.numerics.logprobs.response_logprobs`.
+    The model is passed through once, whatever is asked for; a value head with layers of its own adds these alone. The
+    head of the model runs only where a trained token is predicted, so logits take N*V numbers instead of B*T*V.
+
+    Scores that are compared with each other (old, current, reference) are made with the same temperature, dtype and
+    split into micro-batches: the ratio is then exactly 1 before the first update, while another batch shape alone moves
+    float32 scores by up to 1e-5.
 
     Args:
         model: A causal language model, not in use by another thread meanwhile.

@@ -83,6 +83,8 @@ class ValueHead(nn.Module):
 def new_value_head(model: PreTrainedModel, trunk: Trunk = "full", shared_layers: int | None = None) -> ValueHead:
     """Return a head of zeros on the device of the model; its own layers begin as copies of those they stand beside.
 
+    All of it is float32, whatever the format of the model: a head is small, and an optimizer can move it as it is.
+
     Args:
         model: The critic's own model, or the policy.
         trunk: What they have in common.
@@ -104,7 +106,7 @@ def new_value_head(model: PreTrainedModel, trunk: Trunk = "full", shared_layers:
         what = f"has {len(layers)} layers, of which {shared_layers} cannot be shared"
         raise ModelError("value head", [Fault(where, what, f"share 1 to {len(layers) - 1}, or the full trunk")])
     head = ValueHead(hidden, trunk, copy.deepcopy(list(layers)[shared_layers:]), copy.deepcopy(norm))
-    return head.to(model.device)
+    return head.to(model.device, torch.float32)
 
 
 def save_value_head(head: ValueHead, folder: str | Path) -> None:

@@ -46,6 +46,7 @@ def _shared_options(recipe: Recipe) -> dict[str, Any]:
         "kl": Kl(algorithm.kl_place),
         "reference": Reference.FROZEN if algorithm.reference == "none" else Reference(algorithm.reference),
         "reference_decay": algorithm.reference_decay,
+        "old_logprob": Logprob(algorithm.old_logprob),
         "reward": RewardSource.MODEL if recipe.reward.model else RewardSource.VERIFIER,
         "evaluate_every_steps": recipe.evaluation.every_steps,
     }
@@ -56,11 +57,9 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
     algorithm, critic = recipe.algorithm, recipe.critic
     if critic is not None:
         trunk = {} if critic.sharing == "none" else {"trunk": Trunk(critic.sharing)}
-        return {"mini_batches": algorithm.updates_per_step, "whiten": algorithm.whiten, **trunk}
-    own: dict[str, Any] = {
-        "updates_per_step": algorithm.updates_per_step,
-        "old_logprob": Logprob(algorithm.old_logprob),
-    }
+        own = {"mini_batches": algorithm.updates_per_step, "whiten": algorithm.whiten}
+        return {**own, "mask_truncated": algorithm.mask_truncated, **trunk}
+    own: dict[str, Any] = {"updates_per_step": algorithm.updates_per_step}
     match _name(recipe):
         case "grpo":
             own["normalise"] = Normalise(algorithm.normalise)

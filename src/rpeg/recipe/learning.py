@@ -93,8 +93,8 @@ class AlgorithmSection(Section):
     dynamic_sampling: DynamicSamplingSection | None = None
     """Further prompts in place of groups without spread, or null; with grpo and dapo."""
     mask_truncated: bool = False
-    """Whether answers cut off at sampling.max_new_tokens are left out of the policy's loss; they count in the baseline
-    and for a critic."""
+    """Whether answers cut off at sampling.max_new_tokens are left out of the losses of policy and critic; they count in
+    the baseline."""
     correction: Literal["auto", "none", "truncated", "truncated_sequence", "masked", "decoupled", "rejection"] = Field(
         default="auto", validate_default=True
     )
@@ -113,8 +113,12 @@ class AlgorithmSection(Section):
     """Whether the learning rate of an update is multiplied with the root of the effective share of its answers."""
     rewrites: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Transformations of the algorithm's graph, in order, such as stream{producer=gen,firings=4}."""
-    old_logprob: Literal["auto", "recorded", "recomputed"] = Field(default="auto", validate_default=True)
-    """Ratio's denominator: as sampled, or recomputed before the step; auto = the latter with correction or critic."""
+    old_logprob: Literal["auto", "recorded", "recomputed", "interpolated"] = Field(
+        default="auto", validate_default=True
+    )
+    """Ratio's denominator, the policy before the step: as sampled, recomputed by a pass, or interpolated between the
+    policy that sampled and the current one, without a pass; auto = recomputed with correction or critic, else recorded.
+    """
 
     @property
     def defaults(self) -> AlgorithmDefaults:

@@ -140,7 +140,10 @@ def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
         what = (
             f"recorded with correction {correction}: every importance weight would be 1, so nothing would be corrected"
         )
-        yield Fault("algorithm.old_logprob", what, "set it to recomputed or auto")
+        yield Fault("algorithm.old_logprob", what, "set it to recomputed, interpolated or auto")
+    if algorithm.staleness == 0 and algorithm.old_logprob == "interpolated":
+        what = "interpolated with staleness 0: the policy before the step is the one that sampled, nothing lies between"
+        yield Fault("algorithm.old_logprob", what, "set it to recorded, or staleness to at least 1")
     if correction not in _CAPPED and _is_given(algorithm, "correction_cap"):
         what = f"{algorithm.correction_cap} has no effect with correction {correction}"
         yield Fault("algorithm.correction_cap", what, "remove it, or set correction to truncated")
@@ -162,7 +165,7 @@ def _slightly_stale_answers(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("algorithm.correction", what, "auto corrects them")
 
 
-@ALGORITHM_RULES.over("algorithm.name", "algorithm.old_logprob", "critic")
+@ALGORITHM_RULES.over("algorithm.name", "critic")
 def _critic_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm, critic = recipe.algorithm, recipe.critic
     if critic is None:
@@ -171,9 +174,6 @@ def _critic_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
         what = f"{algorithm.name} has no critic"
         yield Fault("critic", what, f"remove the section, or set algorithm.name to {_names('has_critic')}")
         return
-    if algorithm.old_logprob == "recorded":
-        what = f"recorded: {algorithm.name} makes a pass of its own for it"
-        yield Fault("algorithm.old_logprob", what, "set it to recomputed or auto")
     yield from _sharing_fits(algorithm.name, critic, recipe)
 
 

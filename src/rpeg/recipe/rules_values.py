@@ -47,6 +47,14 @@ def _one_model(recipe: Recipe, _: Path) -> Iterator[Fault]:
         )
 
 
+@VALUE_RULES.over("model.weights", "model.dtype")
+def _weights_fit_arithmetic(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    model = recipe.model
+    if model.weights == "bfloat16" and model.dtype == "float32":
+        what = "bfloat16 with model.dtype float32: nothing of weights in bfloat16 is computed in float32"
+        yield Fault("model.weights", what, "set model.dtype to bfloat16, or model.weights to float32")
+
+
 @VALUE_RULES.over("model.scratch.hidden", "model.scratch.heads", "model.scratch.head_size")
 def _heads_divide(recipe: Recipe, _: Path) -> Iterator[Fault]:
     shape = recipe.model.scratch

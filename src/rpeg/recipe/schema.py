@@ -94,7 +94,10 @@ class ModelSection(Section):
     scratch: ScratchSection | None = None
     """Shape of a new model."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of arithmetic; the trained weights and the optimizer's state are float32 either way."""
+    """Number format of arithmetic; the optimizer's state is float32 either way."""
+    weights: Literal["float32", "bfloat16"] = "float32"
+    """Number format of the trained weights; those in bfloat16 are the rounded copy of float32 ones, which the optimizer
+    keeps and moves, so that small updates add up."""
     adapter: AdapterSection | None = None
     """Train an adapter on the model and not its weights; default: null."""
 

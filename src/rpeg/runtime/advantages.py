@@ -18,7 +18,7 @@ Shapes: N samples of a firing, T tokens of the longest, prompt included.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ class Advantages:
                 columns, means_N, stats = self._alone(texts or self._texts(task), rewards_N)
             case _:
                 columns, means_N, stats = self._compared(task, texts, rewards_N)
-        metrics = stats.metrics() | _of_rewards(rewards_N)
+        metrics = stats.metrics()
         if self._contract.baseline in (Baseline.VALUE, Baseline.NONE):
             del metrics["group/zero_spread"]  # nothing is compared within a group
         if texts is not None:
@@ -106,11 +106,13 @@ class Advantages:
                 greedy_G = task.groups.tensor("reward")
                 scorable_N = scorable_N & greedy_G.repeat_interleave(len(rewards_N) // len(greedy_G)).isfinite()
                 found_N, stats = greedy_advantages(rewards_N, greedy_G)
+                stats = _of_rewards(stats, rewards_N)
                 if texts is not None:
                     return self._per_token(texts, found_N, scorable_N, stats)
             case Baseline.LEAVE_ONE_OUT:
                 penalty_N = 0.0 if texts is None or texts.kl_N is None else texts.coefficient * texts.kl_N
                 found_N, stats = leave_one_out_advantages(rewards_N - penalty_N, algorithm.group_size)
+                stats = stats if texts is None else _of_rewards(stats, rewards_N)
             case _:
                 found_N, stats = group_advantages(rewards_N, algorithm.group_size, algorithm.std_normalise)
         found_N = found_N.masked_fill(~scorable_N, _NAN)
@@ -173,10 +175,10 @@ class Advantages:
         }
 
 
-def _of_rewards(rewards_N: Tensor) -> dict[str, float]:
-    """Return mean and spread of the rewards themselves, before anything is taken off."""
-    found = plain_advantages(rewards_N)[1].metrics()
-    return {key: value for key, value in found.items() if key.startswith("reward/")}
+def _of_rewards(stats: GroupStats, rewards_N: Tensor) -> GroupStats:
+    """Return statistics of a comparison with the figures of the rewards themselves, before anything is taken off."""
+    plain = plain_advantages(rewards_N)[1]
+    return replace(plain, num_groups=stats.num_groups, num_zero_spread=stats.num_zero_spread)
 
 
 def _padded(column: Ragged) -> Tensor:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.critic import load_critic, save_critic
-from rpeg.numerics.parallel.parallel_model import Padded
-from rpeg.numerics.scores import response_values
+from rpeg.numerics.precision import dtype
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.learner import Learner
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import Passes, counts, num_trained, scored
+from rpeg.runtime.passes import Passes, counts, finished, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
@@ -36,7 +32,8 @@ class Critic:
         self._recipe, self._passes, self._ranks = recipe, Passes(recipe, ranks), ranks
         folder = origin.saved(_MODEL) or Path(recipe.critic.path or origin.model)
         self._tokenizer = load_tokenizer(origin.model)
-        self.model, self._head = load_critic(folder, torch.float32, self._passes.device, self._tokenizer)
+        weights = dtype(recipe.model.weights)
+        self.model, self._head = load_critic(folder, weights, self._passes.device, self._tokenizer)
         lr = recipe.critic.lr or recipe.optimizer.lr
         self.learner = Learner(
             self.model, recipe, lr, origin.version, origin.saved(_MOMENTS), self._head, peers=ranks.rows
@@ -45,19 +42,19 @@ class Critic:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the value of the state before every trained token."""
-        return self._passes.columns(rows, 1, lambda batches: [[self._values(batch)] for batch in batches])[0]
-
-    def _values(self, batch: Padded) -> Tensor:
-        return response_values(self.model, self._head, batch.tokens_BT, batch.mask_BT)
+        return self._passes.columns(
+            rows, 1, lambda batches: [[self._passes.values(self.model, each, self._head)] for each in batches]
+        )[0]
 
     def train(self, task: Task) -> Outcome:
         """Add the gradient of these rows to that of the update, as a sum."""
         rows = task.samples
         picks = scored(rows, "return")
+        if self._recipe.algorithm.mask_truncated:
+            picks = finished(rows, picks)
         self._counts += counts(rows, picks)
         for batch in self._passes.micro_batches(rows, picks):
-            with self._passes.autocast():
-                values_BT = self._values(batch.padded)
+            values_BT = self._passes.values(self.model, batch.padded, self._head)
             (self._objective.loss(batch, values_BT) if batch.picks else values_BT.sum() * 0).backward()
         return Outcome(num_rows=len(rows), num_tokens=num_trained(rows))
 

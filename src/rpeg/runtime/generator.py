@@ -24,6 +24,7 @@ from rpeg.runtime.judge import Judge
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.samples import SHOWN, length_metrics, sample_records
 from rpeg.runtime.shares import evenly
 from rpeg.runtime.task import Outcome, Task, Weights
 from rpeg.runtime.world import ALONE, Ranks
@@ -93,8 +94,23 @@ class Generator:
             return self._generate_in_rounds(task, version)
         answers = self._answer(task.groups)
         rows = _rows(_repeated(task.groups, self._recipe.algorithm.group_size), answers, version)
-        metrics = {} if self._environment is None else turn_metrics(answers, self._peers)
-        return Outcome(rows, metrics=metrics, num_rows=len(rows), num_tokens=_num_trained(answers), version=version)
+        turns = {} if self._environment is None else turn_metrics(answers, self._peers)
+        return Outcome(
+            rows,
+            metrics={**length_metrics(rows, self._peers), **turns},
+            records=self._shown(task, rows, task.groups.tensor("row").tolist()),
+            num_rows=len(rows),
+            num_tokens=_num_trained(answers),
+            version=version,
+        )
+
+    def _shown(self, task: Task, rows: Rows, asked: list[int]) -> tuple[Mapping[str, object], ...]:
+        """Return samples of a step to read: the first of its first firing, which answer the problems of these rows."""
+        if task.firing > 0:
+            return ()
+        group = self._recipe.algorithm.group_size
+        problems = [self._task.train(row) for row in asked[: -(-SHOWN // group)] for _ in range(group)]
+        return sample_records(task.step, rows, problems, self._tokenizer)
 
     def _generate_in_rounds(self, task: Task, version: int) -> Outcome:
         """Sample and judge until enough groups have spread; the rows are those of the step, with their rewards."""
@@ -110,12 +126,13 @@ class Generator:
             group,
             settings.max_rounds,
         )
-        judged = judge.outcome(task, found.verdict, found.samples)
+        judged = judge.outcome(task, found.verdict)
         assert judged.rows is not None, "judging gives rows"
         return replace(
             judged,
             rows=found.samples.joined(judged.rows),
-            metrics={**judged.metrics, **found.metrics()},
+            metrics={**judged.metrics, **found.metrics(), **length_metrics(found.samples, self._peers)},
+            records=self._shown(task, found.samples, found.asked),
             notes=(*judged.notes, *([found.note] if found.note else [])),
             num_rows=found.num_sampled * group,
             num_tokens=found.num_tokens,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from rpeg.environments.overlong import overlong_penalty
-from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Scorer
 from rpeg.errors import RunFault
 from rpeg.numerics.tokenizer import load_tokenizer
@@ -14,12 +12,9 @@ from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task
-from rpeg.runtime.verdict import Verdict
+from rpeg.runtime.verdict import Verdict, overlong_penalties
 
 __all__ = ["Judge"]
-
-_SHOWN = 16
-"""Samples of one step that are kept to read."""
 
 
 class Judge:
@@ -34,31 +29,26 @@ class Judge:
     def verify(self, task: Task) -> Outcome:
         """Give every sample a reward, NaN where no function could score it."""
         verdict = self.judge(task.groups.tensor("row").tolist(), task.samples, self._recipe.algorithm.group_size)
-        return self.outcome(task, verdict, task.samples)
+        return self.outcome(task, verdict)
 
     def judge(self, problems: list[int], samples: Rows, group: int) -> Verdict:
         """Score ``samples``, which answer the training problems of these numbers, ``group`` of them each."""
         asked = [problem for index in problems for problem in [self._task.train(index)] * group]
         answers = self._answers(samples)
-        settings, limit = self._recipe.reward, self._recipe.sampling.max_new_tokens
-        # What the limit counts: everything behind the prompt, also what a tool has said.
-        lengths = [len(mask_T) - int(mask_T.int().argmax()) for mask_T in samples.ragged("mask").rows()]
-        penalties = [
-            settings.overlong_penalty * overlong_penalty(length, limit, settings.overlong_buffer_tokens)
-            for length in lengths
-        ]
-        return Verdict(asked, answers, self._rewards.score(asked, answers, group), penalties)
+        return Verdict(self._rewards.score(asked, answers, group), overlong_penalties(self._recipe, samples))
 
-    def outcome(self, task: Task, verdict: Verdict, samples: Rows) -> Outcome:
+    def outcome(self, task: Task, verdict: Verdict) -> Outcome:
         """Return the rewards as rows, with what is worth telling of them."""
         rewards = verdict.rewards
         if rewards.count(None) == len(rewards):
             raise RunFault(f"no answer of step {task.step + 1} could be scored: {verdict.why_nothing()}")
-        shown = range(min(_SHOWN, len(rewards)) if task.firing == 0 else 0)
-        records = tuple(self._record(task.step, samples, i, verdict.problems[i], rewards[i]) for i in shown)
-        rows = Rows({"reward": verdict.column()})
+        column_N = verdict.column()
         return Outcome(
-            rows, metrics=verdict.metrics(samples), records=records, notes=verdict.notes(), num_rows=len(rewards)
+            Rows({"reward": column_N}),
+            metrics=verdict.metrics(),
+            notes=verdict.notes(),
+            rewards=tuple(column_N.tolist()),
+            num_rows=len(rewards),
         )
 
     def verify_greedy(self, task: Task) -> Outcome:
@@ -70,21 +60,3 @@ class Judge:
     def _answers(self, rows: Rows) -> list[str]:
         pairs = zip(rows.ragged("tokens").rows(), rows.ragged("mask").rows(), strict=True)
         return self._tokenizer.batch_decode([tokens[mask].tolist() for tokens, mask in pairs], skip_special_tokens=True)
-
-    def _record(
-        self, step: int, samples: Rows, index: int, problem: Problem, reward: float | None
-    ) -> dict[str, object]:
-        mask_T = samples.ragged("mask").rows()[index]
-        whole_T = samples.ragged("tokens").rows()[index][int(mask_T.int().argmax()) :]
-        return {
-            "step": step + 1,
-            "row_id": problem.row_id,
-            "prompt": problem.text,
-            "response": self._tokenizer.decode(whole_T.tolist(), skip_special_tokens=True),
-            "answer": problem.answer,
-            "reward": reward,
-            "version": int(samples.ragged("version").rows()[index][-1]),
-            "length": int(mask_T.sum()),
-            "finished": bool(samples.tensor("finished")[index]),
-            "held_out": False,
-        }

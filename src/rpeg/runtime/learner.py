@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rpeg.numerics.master_weights import MasterWeights
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.recipe.schema import Recipe
@@ -14,11 +16,14 @@ from rpeg.runtime.task import Weights
 
 __all__ = ["Learner", "copied"]
 
-_HEAD = "value_head"
+_HEAD, _MASTER = "value_head", "master"
 
 
 class Learner:
-    """The parameters of a module with their optimizer and its schedule."""
+    """The parameters of a module with their optimizer and its schedule.
+
+    Parameters in a narrow format are moved by way of float32 masters, which gradients are added up in.
+    """
 
     def __init__(
         self,
@@ -33,11 +38,12 @@ class Learner:
     ) -> None:
         """Go on after ``version`` steps with the optimizer's state in the file ``moments``, if there is one.
 
-        A ``head`` is trained with the module, at ``head_scale`` times its learning rate. ``peers`` have the same
-        weights and gradients of other rows.
+        A ``head`` is trained with the module, at ``head_scale`` times its learning rate; its parameters are float32.
+        ``peers`` have the same weights and gradients of other rows.
         """
         self._peers = peers or Peers()
-        self._named = dict(module.named_parameters())
+        self._masters = MasterWeights(module) if _is_narrow(module) else None
+        self._named = dict(module.named_parameters()) if self._masters is None else self._masters.named()
         if head is not None:
             self._named |= {f"{_HEAD}.{name}": parameter for name, parameter in head.named_parameters()}
         self._settings, self._lr = recipe.optimizer, lr
@@ -45,7 +51,7 @@ class Learner:
         self.num_updates = version * recipe.algorithm.updates_per_step
         settings = recipe.optimizer
         betas, eps, decay = settings.betas, settings.eps, settings.weight_decay
-        self._optimizer = adamw(module, lr, betas, eps, decay, head, head_scale)
+        self._optimizer = adamw(self._masters or module, lr, betas, eps, decay, head, head_scale)
         if moments is not None and moments.exists():
             self._load(moments)
 
@@ -74,25 +80,43 @@ class Learner:
             norm = clip_gradients(self._named.values(), settings.clip_norm)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
+            if self._masters is not None:
+                self._masters.write_back()
         self.num_updates += 1
         return norm, rate
 
     def save(self, path: Path) -> None:
-        """Write the optimizer's state into a file; nothing before the first update."""
+        """Write the optimizer's state, masters included, into a file.
+
+        Nothing before the first update: there are no moments, and masters are what the parameters are.
+        """
         names: dict[Tensor, str] = {parameter: name for name, parameter in self._named.items()}
-        moments = {
+        found = {
             f"{names[parameter]}:{key}": value.contiguous()
             for parameter, state in self._optimizer.state.items()
             for key, value in state.items()
         }
-        if moments:
-            save_file(moments, path)
+        if found and self._masters is not None:
+            found |= {f"{name}:{_MASTER}": each.detach() for name, each in self._masters.named().items()}
+        if found:
+            save_file(found, path)
 
     def _load(self, path: Path) -> None:
+        masters: dict[str, Tensor] = {}
         for key, value in load_file(path).items():
-            name, _, moment = key.rpartition(":")
+            name, _, kind = key.rpartition(":")
+            if kind == _MASTER:
+                masters[name] = value
+                continue
             parameter = self._named[name]
-            self._optimizer.state[parameter][moment] = value.to(parameter.device)
+            self._optimizer.state[parameter][kind] = value.to(parameter.device)
+        if self._masters is not None:
+            self._masters.load(masters)
+
+
+def _is_narrow(module: nn.Module) -> bool:
+    """Whether an optimizer would lose small updates of a module: some of what is trained is not in float32."""
+    return any(each.requires_grad and each.dtype != torch.float32 for each in module.parameters())
 
 
 def copied(module: nn.Module) -> Weights:

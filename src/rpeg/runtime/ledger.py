@@ -109,6 +109,7 @@ def _entry(span: Span, outcome: Outcome) -> Mapping[str, Any]:
         "records": list(outcome.records),
         "num_rows": outcome.num_rows,
         "num_tokens": outcome.num_tokens,
+        "rewards": list(outcome.rewards),
         "worth": list(outcome.worth),
     }
 
@@ -117,10 +118,16 @@ def _outcome(entry: Mapping[str, Any]) -> Outcome:
     return Outcome(
         metrics=entry["metrics"],
         records=tuple(entry["records"]),
-        worth=tuple(float("nan") if value is None else value for value in entry["worth"]),
+        rewards=_numbers(entry["rewards"]),
+        worth=_numbers(entry["worth"]),
         num_rows=entry["num_rows"],
         num_tokens=entry["num_tokens"],
     )
+
+
+def _numbers(values: Iterable[float | None]) -> tuple[float, ...]:
+    """Return numbers as they were before JSON, which has no NaN."""
+    return tuple(float("nan") if value is None else value for value in values)
 
 
 def _merged(parts: list[Mapping[str, float]]) -> dict[str, float]:
@@ -148,10 +155,11 @@ def _seconds_by_stage(spans: list[Span]) -> dict[str, float]:
 
 
 def _samples(step: _Step) -> list[dict[str, object]]:
-    """Return the samples to read, with the advantages that came after their rewards."""
+    """Return the samples to read, with the rewards and the advantages that came after them."""
+    rewards = [value for _, outcome in step.outcomes for value in outcome.rewards]
     worth = [value for _, outcome in step.outcomes for value in outcome.worth]
     return [
-        {**record, "advantage": None if record["held_out"] else worth[index]}
+        dict(record) if record["held_out"] else {**record, "reward": rewards[index], "advantage": worth[index]}
         for _, outcome in step.outcomes
         for index, record in enumerate(outcome.records)
     ]

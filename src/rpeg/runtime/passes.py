@@ -17,7 +17,7 @@ from rpeg.numerics.chunked_head import has_plain_head
 from rpeg.numerics.micro_batches import split
 from rpeg.numerics.parallel.parallel_model import Padded, ParallelModel
 from rpeg.numerics.precision import device, dtype
-from rpeg.numerics.scores import Scores, response_scores
+from rpeg.numerics.scores import Scores, response_scores, response_values
 from rpeg.numerics.value_head import ValueHead
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
@@ -73,7 +73,6 @@ class Passes:
         """Take everything from the recipe; ``ranks`` make passes over other rows at the same time."""
         self._ranks = ranks
         self.device = device(recipe.run.device)
-        # Small updates would vanish in bfloat16 weights, so only the arithmetic of the passes is in that format.
         self._dtype = dtype(recipe.model.dtype)
         self._temperature = recipe.sampling.temperature
         self._budget_tokens = recipe.optimizer.micro_batch_tokens
@@ -101,7 +100,7 @@ class Passes:
 
     def scores(self, model: PreTrainedModel, batch: Padded, head: ValueHead | None = None) -> Scores:
         """Return what one pass says of the trained tokens, at the temperature they were sampled at."""
-        with self.autocast():
+        with self._autocast():
             chunked = self._makes_chunks(model)
             return response_scores(model, batch.tokens_BT, batch.mask_BT, self._temperature, head, chunked)
 
@@ -112,7 +111,12 @@ class Passes:
             self._chunked[model] = is_large and has_plain_head(model)
         return self._chunked[model]
 
-    def autocast(self) -> torch.autocast:
+    def values(self, model: PreTrainedModel, batch: Padded, head: ValueHead) -> Tensor:
+        """Return what one pass without logits says the trained tokens' states are worth."""
+        with self._autocast():
+            return response_values(model, head, batch.tokens_BT, batch.mask_BT)
+
+    def _autocast(self) -> torch.autocast:
         """Return the context in which arithmetic is in the recipe's number format."""
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32)
 
@@ -124,7 +128,7 @@ class Passes:
         """Return the ``num`` numbers that ``score`` makes of a token, without gradients; 0 where nothing is trained."""
         lengths = rows.ragged("tokens").lengths_N.tolist()
         found = [[torch.zeros(length) for length in lengths] for _ in range(num)]
-        with torch.no_grad(), self.autocast():
+        with torch.no_grad():
             batches = self.micro_batches(rows, range(len(rows)))
             for batch, made in zip(batches, score([batch.padded for batch in batches]), strict=True):
                 for column, scores_BT in zip(found, made, strict=True):

@@ -15,10 +15,11 @@ from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
-from rpeg.numerics.parallel.parallel_model import Padded
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.parallel.whole import WholeModel
-from rpeg.numerics.scores import Scores, response_values
+from rpeg.numerics.precision import dtype
+from rpeg.numerics.ratios import interpolated_proximal
+from rpeg.numerics.scores import Scores
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
@@ -49,7 +50,7 @@ class Policy:
         self._passes = Passes(recipe, ranks)
         # An adapter stands on the weights that the training began with; those of a checkpoint have it added.
         weights = origin.model if recipe.model.adapter is None else origin.reference
-        self.model = load_model(weights, torch.float32, self._passes.device)
+        self.model = load_model(weights, dtype(recipe.model.weights), self._passes.device)
         self._tokenizer = load_tokenizer(origin.model)
         self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
         self.adapter = self._adapter(origin)  # after the head, whose own layers are copies that are trained whole
@@ -91,11 +92,9 @@ class Policy:
         """Return the value of the state before every trained token."""
         head = self._head
         assert head is not None, "the graph values with the policy's trunk, the recipe does not"
-
-        def value(batch: Padded) -> list[Tensor]:
-            return [response_values(self.model, head, batch.tokens_BT, batch.mask_BT)]
-
-        return self._passes.columns(rows, 1, lambda batches: [value(batch) for batch in batches])[0]
+        return self._passes.columns(
+            rows, 1, lambda batches: [[self._passes.values(self.model, each, head)] for each in batches]
+        )[0]
 
     def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Return both from one pass."""
@@ -119,19 +118,20 @@ class Policy:
         self._counts += counts(rows, picks)
         batches = self._passes.micro_batches(rows, teaching)
         self._parallel.backward(
-            [batch.padded for batch in batches], lambda number, scores: self._loss(batches[number], scores, settings)
+            [batch.padded for batch in batches],
+            lambda number, scores: self._loss(task.step, batches[number], scores, settings),
         )
         numbers = (len(teaching), len(picks) - len(teaching), len(rows) - len(valid), len(valid) - len(picks))
         metrics = dict(zip(_ROWS, self._ranks.rows.counts(*map(float, numbers)), strict=True))
         metrics |= _staleness(task, self._ranks.rows)
         return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=num_trained(rows))
 
-    def _loss(self, batch: MicroBatch, scores: Scores, settings: LossSettings) -> Tensor:
+    def _loss(self, step: int, batch: MicroBatch, scores: Scores, settings: LossSettings) -> Tensor:
         """Return the loss of a micro-batch, and add to the sums of the update."""
         if not batch.picks:
             found = [each.sum() for each in (scores.logps_BT, scores.values_BT) if each is not None]
             return torch.stack(found).sum() * 0
-        terms = policy_loss(self._inputs(batch, scores, settings), settings, _UNDIVIDED)
+        terms = policy_loss(self._inputs(step, batch, scores, settings), settings, _UNDIVIDED)
         self._sums += terms.sums
         if scores.values_BT is None or self._recipe.critic is None:
             return terms.loss
@@ -148,11 +148,11 @@ class Policy:
         parts = column.rows() if isinstance(column, Ragged) else rows.tensor("advantage").unsqueeze(1)
         return [pick for pick in picks if bool((parts[pick] != 0).any())]
 
-    def _inputs(self, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
+    def _inputs(self, step: int, batch: MicroBatch, scores: Scores, settings: LossSettings) -> LossInputs:
         logps_BT, behaviour_BT = scores.logps_BT, batch.column("logp")
         return LossInputs(
             logps_BT=logps_BT,
-            old_logps_BT=self._proximal(batch, logps_BT, behaviour_BT),
+            old_logps_BT=self._proximal(step, batch, logps_BT, behaviour_BT),
             behaviour_logps_BT=behaviour_BT,
             reference_logps_BT=batch.column("ref_logp") if settings.kl_coefficient else None,
             advantages_BT=batch.advantages(),
@@ -160,7 +160,7 @@ class Policy:
             entropies_BT=scores.entropies_BT,
         )
 
-    def _proximal(self, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
+    def _proximal(self, step: int, batch: MicroBatch, logps_BT: Tensor, behaviour_BT: Tensor) -> Tensor:
         """Return the scores of the proximal policy: the sampler's where the contract takes these.
 
         Else they are those of the policy before the first update of the step. Until then that is the current one, whose
@@ -168,8 +168,13 @@ class Policy:
         """
         if self._contract.behaviour_logprob is Logprob.RECORDED:
             return behaviour_BT
-        is_first = self.learner.num_updates % self._recipe.algorithm.updates_per_step == 0
-        return logps_BT.detach() if is_first else batch.column("old_logp")
+        updates = self._recipe.algorithm.updates_per_step
+        done = self.learner.num_updates % updates
+        if done == 0:
+            return logps_BT.detach()
+        if self._contract.behaviour_logprob is Logprob.INTERPOLATED:
+            return interpolated_proximal(behaviour_BT, logps_BT, step - batch.column("version"), done / updates)
+        return batch.column("old_logp")
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""

@@ -29,8 +29,10 @@ class Rounds:
 
     samples: Rows
     """The rows of the step: as many groups as it has prompts."""
+    asked: list[int]
+    """Row of the problem of every group."""
     verdict: Verdict
-    """The same rows, judged."""
+    """The same samples, judged."""
     num_rounds: int
     num_sampled: int
     """Groups of all rounds."""
@@ -72,10 +74,12 @@ def sample_rounds(
         max_rounds: rounds at most.
     """
     wanted = len(prompts(0))
+    numbers: list[int] = []
     drafts: list[Rows] = []
     verdicts: list[Verdict] = []
     spread: list[bool] = []
     while sum(spread) < wanted and len(drafts) < max_rounds and len(asked := prompts(len(drafts))):
+        numbers += asked.tensor("row").tolist()
         drafts.append(sample(asked))
         verdicts.append(judge(asked, drafts[-1]))
         spread += groups_with_spread(verdicts[-1].column(), group).tolist()
@@ -85,6 +89,7 @@ def sample_rounds(
     everything = Rows.stacked(drafts)
     return Rounds(
         samples=everything.groups(chosen, group),
+        asked=[numbers[number] for number in chosen],
         verdict=Verdict.joined(verdicts).groups(chosen, group),
         num_rounds=len(drafts),
         num_sampled=len(spread),

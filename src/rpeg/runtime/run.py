@@ -47,6 +47,7 @@ from rpeg.runtime.prepare import REFERENCE, check_inputs, make_start
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.resume import find_start, note_status
 from rpeg.runtime.rows import Rows
+from rpeg.runtime.spread_watch import SpreadWatch
 from rpeg.runtime.store import Store
 from rpeg.runtime.support import check_plan_runs
 from rpeg.runtime.task import Outcome, Task
@@ -144,6 +145,7 @@ class _Run:
         self._graph, self._plan, self._events = graph, plan, events
         self._began_s = time.monotonic()
         self._steps_done = 0
+        self._spread = SpreadWatch()
 
     def go(self, source: PromptSource, start: Checkpoint | None) -> None:
         """Run to the last step or to an interruption."""
@@ -244,6 +246,8 @@ class _Run:
         self._samples.extend(samples)
         write_spans(self.folder.spans, spans)
         self.listener.on_step(metrics)
+        if note := self._spread.note(metrics):
+            self.listener.on_message(f"step {number}: {note}")
 
     def _save(self, groups: Groups, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import torch
+
 from rpeg.graph.stage import StageKind
 from rpeg.plan.plan import Balance
 from rpeg.runtime.rows import Ragged, Rows
@@ -53,6 +55,7 @@ class Deal:
             outcomes[0],
             rows=self._in_order(parts) if parts else None,
             records=self._first_records(outcomes),
+            rewards=self._rewards(outcomes),
             notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
             num_rows=sum(outcome.num_rows for outcome in outcomes),
             num_tokens=sum(outcome.num_tokens for outcome in outcomes),
@@ -71,6 +74,10 @@ class Deal:
         }
         most = max(len(outcome.records) for outcome in outcomes)
         return tuple(placed[row] for row in sorted(placed)[:most])
+
+    def _rewards(self, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
+        column = torch.tensor([reward for outcome in outcomes for reward in outcome.rewards], dtype=torch.float64)
+        return tuple(self._in_order([Rows({"reward": column})]).tensor("reward").tolist()) if len(column) else ()
 
     def _in_order(self, parts: Sequence[Rows]) -> Rows:
         rows = Rows.stacked(parts)

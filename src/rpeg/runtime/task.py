@@ -48,6 +48,8 @@ class Outcome:
     """Samples worth reading, as lines of ``samples.jsonl``."""
     notes: tuple[str, ...] = ()
     """What the user should hear of."""
+    rewards: tuple[float, ...] = ()
+    """Reward of every sample, NaN where there is none, to be read beside it."""
     worth: tuple[float, ...] = ()
     """Mean advantage of every sample, to be read beside it."""
     num_rows: int = 0

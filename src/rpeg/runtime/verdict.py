@@ -6,27 +6,30 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import fsum
 from statistics import fmean, pstdev
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from rpeg.environments.problem import Problem
+from rpeg.environments.overlong import overlong_penalty
 from rpeg.environments.rewards import Scores
+from rpeg.numerics.parallel.peers import Peers
+from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Rows
 
-__all__ = ["Verdict"]
+__all__ = ["Verdict", "overlong_metrics", "overlong_penalties"]
 
 _T = TypeVar("_T")
+_ALONE = Peers()
+"""Answers are judged on one rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One batch, judged; one entry per sample in every list."""
 
-    problems: Sequence[Problem]
-    answers: Sequence[str]
     scores: Scores
     penalties: Sequence[float]
     """What was taken off for overlong answers, as numbers of at most 0."""
@@ -48,8 +51,6 @@ class Verdict:
             max(scores.slowest_s for scores in each),
         )
         return cls(
-            _chained(part.problems for part in parts),
-            _chained(part.answers for part in parts),
             scores,
             _chained(part.penalties for part in parts),
         )
@@ -59,8 +60,6 @@ class Verdict:
         picks = [number * size + member for number in numbers for member in range(size)]
         values = {name: [column[i] for i in picks] for name, column in self.scores.values.items()}
         return Verdict(
-            [self.problems[i] for i in picks],
-            [self.answers[i] for i in picks],
             replace(self.scores, totals=[self.scores.totals[i] for i in picks], values=values),
             [self.penalties[i] for i in picks],
         )
@@ -70,8 +69,8 @@ class Verdict:
         rewards = [float("nan") if reward is None else reward for reward in self.rewards]
         return torch.tensor(rewards, dtype=torch.float64)
 
-    def metrics(self, samples: Rows) -> dict[str, float]:
-        """Return figures about rewards and lengths."""
+    def metrics(self) -> dict[str, float]:
+        """Return figures about rewards."""
         failed = Counter[bool]()
         for failure in self.scores.failures:
             failed[failure.is_late] += len(failure.row_ids)
@@ -79,9 +78,8 @@ class Verdict:
             "rows/reward_errors": float(failed[False]),
             "rows/reward_timeouts": float(failed[True]),
             "time/reward_max_s": self.scores.slowest_s,
-            **({"reward/overlong": fmean(self.penalties)} if any(self.penalties) else {}),
+            **overlong_metrics(self.penalties, _ALONE),
             **_by_function(self.scores),
-            **_lengths(samples),
         }
 
     def notes(self) -> tuple[str, ...]:
@@ -95,6 +93,23 @@ class Verdict:
         """Return why no answer at all has a reward."""
         reasons = dict.fromkeys(f"{failure.function}: {failure.reason}" for failure in self.scores.failures)
         return "; ".join(reasons) or "every reward function returned None"
+
+
+def overlong_penalties(recipe: Recipe, samples: Rows) -> list[float]:
+    """Return what is taken off the reward of every sample for being close to the limit, 0 or less."""
+    settings, limit = recipe.reward, recipe.sampling.max_new_tokens
+    # What the limit counts: everything behind the prompt, also what a tool has said.
+    lengths = [len(mask_T) - int(mask_T.int().argmax()) for mask_T in samples.ragged("mask").rows()]
+    return [
+        settings.overlong_penalty * overlong_penalty(length, limit, settings.overlong_buffer_tokens)
+        for length in lengths
+    ]
+
+
+def overlong_metrics(penalties: Sequence[float], peers: Peers) -> dict[str, float]:
+    """Return the mean of what was taken off over the samples of all ranks, if anything was."""
+    total, count = peers.counts(fsum(penalties), len(penalties))
+    return {"reward/overlong": total / count} if total else {}
 
 
 def _chained(parts: Iterable[Sequence[_T]]) -> list[_T]:
@@ -115,14 +130,3 @@ def _by_function(scores: Scores) -> dict[str, float]:
         return {}
     means = {f"reward/{name}": fmean(values) for name, values in found.items() if values}
     return means | {f"reward/{name}_std": pstdev(values) for name, values in found.items() if values}
-
-
-def _lengths(rows: Rows) -> dict[str, float]:
-    lengths = torch.stack([mask.sum() for mask in rows.ragged("mask").rows()]).double()
-    truncated = ~rows.tensor("finished")
-    return {
-        "length/mean": float(lengths.mean()),
-        "length/max": float(lengths.max()),
-        "length/truncated": float(truncated.double().mean()),
-        "rows/truncated": float(truncated.sum()),
-    }

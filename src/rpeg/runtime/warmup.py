@@ -10,8 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rpeg.environments.base import Task
 from rpeg.errors import Fault, RecipeError
-from rpeg.numerics.logprobs import response_logprobs
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
+from rpeg.numerics.scores import response_scores
 from rpeg.recipe.schema import Recipe
 
 __all__ = ["Report", "warm_up"]
@@ -39,7 +39,7 @@ def warm_up(
         set_learning_rate(optimizer, rate)
         tokens_BT, mask_BT = _batch(task, tokenizer, update * settings.batch_size, settings.batch_size)
         tokens_BT, mask_BT = tokens_BT.to(model.device), mask_BT.to(model.device)
-        logps_BT, _ = response_logprobs(model, tokens_BT, mask_BT, temperature=1.0)
+        logps_BT = response_scores(model, tokens_BT, mask_BT, temperature=1.0).logps_BT
         loss = -logps_BT.sum() / mask_BT.sum()
         loss.backward()
         clip_gradients(model.parameters(), recipe.optimizer.clip_norm)
