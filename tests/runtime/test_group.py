@@ -147,7 +147,7 @@ def test_a_worker_that_died_is_the_cause_of_what_others_say_before() -> None:
 def _spec(places: dict[str, list[Place | None]]) -> Callable[[str, Place | None], WorkerSpec]:
     def spec(mesh: str, place: Place | None) -> WorkerSpec:
         places.setdefault(mesh, []).append(place)
-        return WorkerSpec(None, GRAPH, (), None, 1, place)  # type: ignore[arg-type]
+        return WorkerSpec(None, GRAPH, (), None, 1, (), place)  # type: ignore[arg-type]
 
     return spec
 

@@ -136,8 +136,8 @@ def _with_servers(plan: Plan) -> Plan:
     ("home", "change", "reason"),
     [
         ("inline", lambda plan: plan, "all: has 2 ranks, and run.home inline is one process; set run.home=processes"),
-        ("processes", _on_tp, "train: is split over tp 2 of all; only dp runs yet"),
-        ("processes", _with_zero, "update: asks for ZeRO level 3; replicas"),
+        ("processes", _on_tp, "gen: samples from weights split over tp 2 of all"),
+        ("processes", _with_zero, "train layout: splits a qwen3 over dp 2 with zero 3"),
         (
             "processes",
             _without_host,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from rpeg.graph.contract import Contract, Logprob
 from rpeg.numerics.adapter import Adapter, add_adapter, load_adapter
@@ -15,6 +16,9 @@ from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout, is_split, parallel_model
+from rpeg.numerics.parallel.gathered import Outline
+from rpeg.numerics.parallel.parallel_model import Padded
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.parallel.whole import WholeModel
 from rpeg.numerics.precision import dtype
@@ -24,10 +28,11 @@ from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, MOMENTS
-from rpeg.runtime.learner import Learner, copied
+from rpeg.runtime.learner import Learner
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.split_learner import SplitLearner
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
 from rpeg.runtime.world import ALONE, Ranks
@@ -44,8 +49,13 @@ class Policy:
     Shapes: N rows of a firing, B rows of a micro-batch, T tokens of its longest row.
     """
 
-    def __init__(self, recipe: Recipe, contract: Contract, origin: Origin, ranks: Ranks = ALONE) -> None:
-        """Load the weights, and the optimizer's state to go on from; ``ranks`` train the same with other rows."""
+    def __init__(
+        self, recipe: Recipe, contract: Contract, origin: Origin, ranks: Ranks = ALONE, layout: ModelLayout = WHOLE
+    ) -> None:
+        """Load the weights, and the optimizer's state to go on from.
+
+        ``ranks`` train the same with other rows, or, as ``layout`` says, with other parts of the weights.
+        """
         self._recipe, self._contract, self._ranks = recipe, contract, ranks
         self._passes = Passes(recipe, ranks)
         # An adapter stands on the weights that the training began with; those of a checkpoint have it added.
@@ -56,12 +66,17 @@ class Policy:
         self.adapter = self._adapter(origin)  # after the head, whose own layers are copies that are trained whole
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
-        self._parallel = WholeModel(
-            self.model, lambda model, batch: self._passes.scores(model, batch, self._head), ranks.rows
-        )
-        self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)
+        self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
+        self._parallel = parallel_model(self.model, layout, ranks.mesh, self._scores)
+        if self._outline is None:
+            self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)
+        else:
+            self.learner = SplitLearner(self._parallel, recipe, lr, origin.version, moments, writes=ranks.is_first)
         self._objective = ValueObjective(critic.value_clip if critic is not None else None)
         self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
+
+    def _scores(self, model: PreTrainedModel, batch: Padded) -> Scores:
+        return self._passes.scores(model, batch, self._head)
 
     def _value_head(self, origin: Origin) -> ValueHead | None:
         """Return the critic's head on the policy's trunk, if they share one."""
@@ -86,6 +101,8 @@ class Policy:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
+        if self._head is None:
+            return self._passes.logprob_column(rows, self._parallel)
         return self._passes.logprob_column(rows, WholeModel(self.model, self._passes.scores, self._ranks.rows))
 
     def value(self, rows: Rows) -> Ragged:
@@ -194,19 +211,31 @@ class Policy:
 
     def push(self, task: Task) -> Outcome:
         """Publish a copy of the weights, so that training may go on while it is installed; one of all ranks does."""
-        if not self._ranks.is_first:
+        if self._outline is None and not self._ranks.is_first:
             return Outcome(version=task.step + 1)
-        weights = copied(self.model) if self.adapter is None else self.adapter.merged_weights()
-        return Outcome(weights=weights, version=task.step + 1)
+        weights = self._parallel.weights() if self.adapter is None else self.adapter.merged_weights()
+        return Outcome(weights=weights if self._ranks.is_first else None, version=task.step + 1)
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``, and the adapter beside ``model/``, which has it added."""
+        if self._outline is not None:
+            self._save_split(self._outline, folder)
+            return
+        if not self._ranks.is_first:
+            return
         whole = self.model if self.adapter is None else self.adapter.merged()
         save_model(whole, self._tokenizer, folder / MODEL)
         if self.adapter is not None:
             self.adapter.save(folder / ADAPTER)
         if self._head is not None:
             save_value_head(self._head, folder / MODEL)
+        self.learner.save(folder / MOMENTS)
+
+    def _save_split(self, outline: Outline, folder: Path) -> None:
+        """Put the weights and moments of all ranks together and write them as those of a whole model."""
+        weights = self._parallel.weights()
+        if self._ranks.is_first:
+            save_model(outline.filled(weights), self._tokenizer, folder / MODEL)
         self.learner.save(folder / MOMENTS)
 
     def _settings(self) -> LossSettings:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from rpeg.numerics.adapter import Adapter
 from rpeg.numerics.ema import moved_average
 from rpeg.numerics.model import load_model
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout, parallel_model
 from rpeg.numerics.parallel.whole import WholeModel
 from rpeg.numerics.precision import dtype
 from rpeg.recipe.schema import Recipe
@@ -38,11 +39,11 @@ class Reference(Protocol):
 class FrozenReference:
     """The weights that the training began with, in the number format of the passes."""
 
-    def __init__(self, recipe: Recipe, folder: Path, ranks: Ranks = ALONE) -> None:
-        """Load the weights."""
+    def __init__(self, recipe: Recipe, folder: Path, ranks: Ranks = ALONE, layout: ModelLayout = WHOLE) -> None:
+        """Load the weights, of which each of ``ranks`` keeps what ``layout`` gives it."""
         self._passes = Passes(recipe, ranks)
         model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
-        self._model = WholeModel(model, self._passes.scores, ranks.rows)
+        self._model = parallel_model(model, layout, ranks.mesh, self._passes.scores)
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from rpeg.environments.rewards import Scorer
 from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout
+from rpeg.plan.plan import Binding
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import open_rewards
 from rpeg.runtime.advantages import Advantages
@@ -30,14 +33,19 @@ __all__ = ["Method", "Roles"]
 
 Method = Callable[[Task], Outcome]
 """Does one firing of a stage."""
+_SHARDS_WEIGHTS = 3
+"""ZeRO level."""
 
 
 class Roles:
     """The roles of one worker, by what its stages are and which model they use."""
 
-    def __init__(self, recipe: Recipe, graph: Graph, origin: Origin, ranks: Ranks = ALONE) -> None:
-        """Build nothing yet; ``ranks`` do the same with other rows, or with other parts of the models."""
+    def __init__(
+        self, recipe: Recipe, graph: Graph, origin: Origin, ranks: Ranks = ALONE, bindings: Sequence[Binding] = ()
+    ) -> None:
+        """Build nothing yet; ``ranks`` do the same with other rows, or with other parts of models as bindings say."""
         self._recipe, self._graph, self._origin, self._ranks = recipe, graph, origin, ranks
+        self._binding_of = {binding.stage: binding for binding in bindings}
         self._trained = {stage.model for stage in graph.stages if stage.kind is StageKind.TRAIN}
 
     def method(self, name: str) -> Method:
@@ -66,11 +74,12 @@ class Roles:
                 raise AssertionError(f"{name}: no role does {stage.kind}")
 
     def save(self, folder: Path) -> None:
-        """Write what the roles of this worker have learned into the folder of a checkpoint; one of all ranks does."""
-        if not self._ranks.is_first:
-            return
+        """Write what the roles of this worker have learned into the folder of a checkpoint; one of all ranks does.
+
+        All ranks call it: the policy may be split over them.
+        """
         for name in ("policy", "critic", "average", "kl_control"):
-            if name in self.__dict__:
+            if name in self.__dict__ and (name == "policy" or self._ranks.is_first):
                 getattr(self, name).save(folder)
 
     def close(self) -> None:
@@ -86,7 +95,8 @@ class Roles:
     @cached_property
     def policy(self) -> Policy:
         """What is trained to act."""
-        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks)
+        trains = [each for each in self._graph.stages if each.kind is StageKind.TRAIN and not self._is_critic(each)]
+        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, self._layout(trains))
 
     @cached_property
     def critic(self) -> Critic:
@@ -101,7 +111,12 @@ class Roles:
         if self._recipe.algorithm.reference == "adapter_off":
             assert self.policy.adapter is not None, "a rule refuses it without an adapter"
             return AdapterOff(self._recipe, self.policy.model, self.policy.adapter, self._ranks)
-        return FrozenReference(self._recipe, self._origin.reference, self._ranks)
+        passes = [each for each in self._graph.stages if each.kind is StageKind.FORWARD and each.heads == ("logprob",)]
+        frozen = [each for each in passes if not self._reads_trained(each)]
+        layout = self._layout(frozen)
+        if layout.zero < _SHARDS_WEIGHTS:  # of frozen weights there are no moments and no gradients to split
+            layout = replace(layout, zero=0)
+        return FrozenReference(self._recipe, self._origin.reference, self._ranks, layout)
 
     @cached_property
     def average(self) -> AverageReference:
@@ -134,6 +149,11 @@ class Roles:
     def kl_control(self) -> KlControl:
         """What steers the distance from the reference."""
         return KlControl(self._recipe, self._origin)
+
+    def _layout(self, stages: Iterable[Stage]) -> ModelLayout:
+        """Return how the model of some stages lies on the ranks of this worker's mesh."""
+        found = next((self._binding_of[stage.name] for stage in stages if stage.name in self._binding_of), None)
+        return WHOLE if found is None else ModelLayout(found.layout.shard, found.layout.zero, found.pipeline)
 
     def _is_per_group(self, name: str) -> bool:
         """Return whether a stage makes one row per prompt, not per sample."""

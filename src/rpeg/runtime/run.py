@@ -43,7 +43,7 @@ from rpeg.runtime.homes.processes import ProcessHome
 from rpeg.runtime.interrupt import Interrupt
 from rpeg.runtime.ledger import Ledger
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.prepare import REFERENCE, check_inputs, make_start
+from rpeg.runtime.prepare import REFERENCE, check_inputs, make_start, outline_of
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.resume import find_start, note_status
 from rpeg.runtime.rows import Rows
@@ -111,7 +111,7 @@ def planned(
     graph = build(recipe)
     plan = bind(graph)
     events = lower(graph, plan, KnownCosts({}))
-    check_plan_runs(recipe, graph, plan, events)
+    check_plan_runs(recipe, graph, plan, events, lambda: outline_of(recipe))
     return graph, plan, events
 
 
@@ -193,8 +193,9 @@ class _Run:
         origin = Origin(model, reference, start.path if start else None, start.state.step if start else 0)
 
         def spec(mesh: str, place: Place | None) -> WorkerSpec:
-            stages = tuple(binding.stage for binding in self._plan.bindings if binding.mesh == mesh)
-            return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, place)
+            bindings = tuple(binding for binding in self._plan.bindings if binding.mesh == mesh)
+            stages = tuple(binding.stage for binding in bindings)
+            return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, bindings, place)
 
         groups.spawn(spec, self._recipe.run.wait_limit_s)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+from transformers import PreTrainedModel
 
 from rpeg.errors import Fault, RecipeError
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
+from rpeg.numerics.parallel.build import ModelLayout, is_split, layout_faults
 from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.numerics.precision import device
 from rpeg.plan.mesh import num_ranks
@@ -16,8 +18,12 @@ from rpeg.plan.plan import Binding, Mesh, Plan
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.world import slots
 
-__all__ = ["layout_faults"]
+__all__ = ["Outline", "binding_faults"]
 
+Outline = Callable[[], PreTrainedModel]
+"""Makes a model of which only names and sizes are looked at."""
+_SHARDS_WEIGHTS = 3
+"""ZeRO level."""
 _ON_RANKS = frozenset(
     {
         StageKind.GENERATE,
@@ -32,8 +38,8 @@ _ON_RANKS = frozenset(
 """Kinds of stages that several ranks do together, where they have a model."""
 
 
-def layout_faults(recipe: Recipe, graph: Graph, plan: Plan) -> Iterator[Fault]:
-    """Yield what of the meshes and bindings would not be done as the plan says."""
+def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -> Iterator[Fault]:
+    """Yield what of the meshes and bindings would not be done as the plan says; ``outline`` makes the policy's."""
     several = {mesh.name: mesh for mesh in plan.meshes if num_ranks(mesh) > 1}
     for mesh in several.values():
         if recipe.run.home == "inline":
@@ -42,9 +48,13 @@ def layout_faults(recipe: Recipe, graph: Graph, plan: Plan) -> Iterator[Fault]:
         yield from _devices(recipe, mesh)
     for binding in plan.bindings:
         yield from _asked(binding)
+        stage = graph.stage_of[binding.stage]
         if binding.mesh in several:
-            yield from _on_ranks(recipe, graph.stage_of[binding.stage], several[binding.mesh])
-            yield from _split(binding, several[binding.mesh])
+            yield from _on_ranks(recipe, stage, several[binding.mesh])
+            if stage.kind is StageKind.GENERATE:
+                yield from _sampled(stage, binding, several[binding.mesh])
+            elif stage.kind in (StageKind.TRAIN, StageKind.FORWARD):
+                yield from _split(recipe, stage, binding, several[binding.mesh], outline)
 
 
 def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
@@ -62,8 +72,6 @@ def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
 
 def _asked(binding: Binding) -> Iterator[Fault]:
     """Yield what a binding asks for that no worker does."""
-    if binding.pipeline is not None:
-        yield Fault(binding.stage, f"asks for the pipeline schedule {binding.pipeline}", "pipelines do not run yet")
     if binding.engine != "torch":
         yield Fault(binding.stage, f"asks for the engine {binding.engine}", "only torch runs yet")
     if binding.pack:
@@ -82,10 +90,37 @@ def _on_ranks(recipe: Recipe, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
         yield Fault(stage.name, text, "sample on a mesh of 1 rank")
 
 
-def _split(binding: Binding, mesh: Mesh) -> Iterator[Fault]:
-    """Yield how the weights are split, as far as no rank holds such a part."""
+def _sampled(stage: Stage, binding: Binding, mesh: Mesh) -> Iterator[Fault]:
+    """Yield how a sampler's weights are to be split: it keeps all of them on every rank."""
     axes = [f"{axis} {size}" for axis, size in mesh.axes if size > 1 and axis not in ROW_AXES]
+    axes += [f"{axis} {mesh.sizes[axis]}" for _, axis in binding.layout.shard if mesh.sizes.get(axis, 1) > 1]
+    axes += ["dp (zero 3)"] if binding.layout.zero == _SHARDS_WEIGHTS and mesh.sizes.get("dp", 1) > 1 else []
     if axes:
-        yield Fault(binding.stage, f"is split over {' '.join(axes)} of {mesh.name}", "only dp runs yet")
-    elif binding.layout.zero and mesh.sizes.get("dp", 1) > 1:
-        yield Fault(binding.stage, f"asks for ZeRO level {binding.layout.zero}", "replicas (zero 0) run yet")
+        text = f"samples from weights split over {', '.join(dict.fromkeys(axes))} of {mesh.name}"
+        yield Fault(stage.name, text, "samplers are whole on every rank yet: give them a mesh of dp alone, zero 0")
+
+
+def _split(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:
+    """Yield what keeps a model from lying on the ranks as the plan says."""
+    layout = ModelLayout(binding.layout.shard, binding.layout.zero, binding.pipeline)
+    if not is_split(layout, mesh.sizes):
+        return
+    others = list(_whole(recipe, stage))
+    for what, remedy in others:
+        yield Fault(stage.name, f"is split over ranks of {mesh.name}, and {what}", remedy)
+    if not others:
+        for fault in layout_faults(outline(), layout, mesh.sizes):
+            yield Fault(f"{stage.name} {fault.where}", fault.what, fault.remedy)
+
+
+def _whole(recipe: Recipe, stage: Stage) -> Iterator[tuple[str, str]]:
+    """Yield why the model of a stage must be whole on every rank, and what to do."""
+    remedy = "split over dp alone, with zero 0"
+    if heads := [head for head in stage.heads if head not in ("logprob", "entropy")]:
+        yield f"a model with the head {', '.join(heads)} is whole on every rank yet", remedy
+    if recipe.model.weights != "float32" and stage.kind is StageKind.TRAIN:
+        yield f"masters of {recipe.model.weights} weights are whole on every rank yet", f"{remedy}, or float32 weights"
+    if recipe.model.adapter is not None:
+        yield "a model with an adapter is whole on every rank yet", remedy
+    if recipe.algorithm.reference == "ema":
+        yield "a moving average follows a model that is whole on every rank", remedy

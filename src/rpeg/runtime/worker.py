@@ -11,6 +11,7 @@ import torch
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.precision import device
+from rpeg.plan.plan import Binding
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.roles import Roles
@@ -34,6 +35,8 @@ class WorkerSpec:
     origin: Origin
     """What it loads."""
     threads: int
+    bindings: tuple[Binding, ...] = ()
+    """Of these stages: how their models lie on the ranks of its mesh."""
     place: Place | None = None
     """Where it stands among the workers that compute together; None where each computes alone."""
 
@@ -45,7 +48,7 @@ class Worker:
         """Load what the bound stages need, on the thread that will use it."""
         use_threads(spec.threads, deterministic=spec.recipe.run.deterministic)
         ranks = ALONE if spec.place is None else join(spec.place, device(spec.recipe.run.device))
-        self._roles = Roles(spec.recipe, spec.graph, spec.origin, ranks)
+        self._roles = Roles(spec.recipe, spec.graph, spec.origin, ranks, spec.bindings)
         self._methods = {stage: self._roles.method(stage) for stage in spec.stages}
 
     def run(self, task: Task) -> tuple[Outcome, float, float]:

@@ -97,6 +97,11 @@ class Ranks:
         return Peers(self.mesh, (*ROW_AXES, "pp"))
 
     @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """Sizes of the axes of the mesh."""
+        return {} if self.mesh is None else dict(zip(self.mesh.mesh_dim_names or (), self.mesh.shape, strict=True))
+
+    @cached_property
     def is_first(self) -> bool:
         """Whether this rank speaks for its group: it publishes and saves."""
         return self.mesh is None or not any(self.mesh.get_coordinate() or ())

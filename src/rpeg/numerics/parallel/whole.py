@@ -49,8 +49,8 @@ class WholeModel:
         return float(nn.utils.get_total_norm(gradients))
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the weights by name."""
-        return {name: each.detach() for name, each in self._model.named_parameters()}
+        """Return copies of the weights by name."""
+        return {name: each.detach().clone() for name, each in self._model.named_parameters()}
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:
