@@ -16,6 +16,7 @@ from rpeg.environments.calculator import CHARACTERS, CalculatorTask, calculated
 from rpeg.environments.problem import Problem
 from rpeg.errors import DataError
 from rpeg.numerics.model import scratch_model
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.sampler import Sampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.numerics.scores import response_scores
@@ -89,7 +90,12 @@ def test_turns_are_put_together_as_they_are() -> None:
     # The first turns are sampled together; then only who goes on, from all there is, counted from the prompt.
     assert [(seeds, written) for _, seeds, written in script.calls] == [([0, 1], None), ([0], [7]), ([0], [14])]
     assert script.calls[2][0] == [ids("1+1+1=[1+1]2;[2+1]3;")]
-    assert turn_metrics([long, short]) == {"turns/mean": 2.0, "turns/max": 3.0, "turns/cut": 0.0, "length/tool": 2.0}
+    assert turn_metrics([long, short], Peers()) == {
+        "turns/mean": 2.0,
+        "turns/max": 3.0,
+        "turns/cut": 0.0,
+        "length/tool": 2.0,
+    }
 
 
 def test_a_call_that_cannot_be_read_is_answered_too() -> None:
@@ -102,7 +108,7 @@ def test_a_conversation_ends_at_the_limits() -> None:
     assert (tokens.ending, tokens.finished) == (Ending.LENGTH, False)
     assert (turns.ending, turns.ids) == (Ending.TURNS, ids("[1+1]2;[2+1]"))
     assert (no_room.ending, no_room.num_turns) == (Ending.TURNS, 2)
-    assert turn_metrics([tokens, turns])["turns/cut"] == 0.5
+    assert turn_metrics([tokens, turns], Peers())["turns/cut"] == 0.5
     # By hand: 5 tokens and "2;" fill 7 of 7, which leaves no room for a word; with 8 there is room for one.
     (full,) = talk(Script(["[1+1]"]), 7)
     assert (full.ending, full.ids) == (Ending.LENGTH, ids("[1+1]"))

@@ -204,7 +204,6 @@ def test_moves_are_exact(run_tiny: Run, tmp_path: Path, staleness: int, moves: l
 @pytest.mark.parametrize(
     ("move", "reason"),
     [
-        ("micro{stage=train,rows=4}", "train: asks for more than a mesh"),
         ("offload{data=actor.moments,between=[update,update]}", "actor.moments: lives at host"),
         ("place{stage=old,mesh=roll}", "moves data between meshes"),
     ],

@@ -58,6 +58,7 @@ def train(
     with Console(stderr=True, quiet=quiet).status(Text(f"checking {recipe}")) as status:
         from rpeg.recipe.load import load_recipe
         from rpeg.runtime.prepare import check_inputs
+        from rpeg.runtime.run import planned
         from rpeg.runtime.run import train as run_training
         from rpeg.view.live import live_view
         from rpeg.view.log import LoggedView
@@ -68,9 +69,9 @@ def train(
         build, bind = graph_and_plan(loaded, plan)
         if dry_run:
             check_inputs(loaded, build)
+            graph, bound, _ = planned(loaded, build, bind)
             status.stop()
-            graph = build(loaded)
-            _print_plan(graph, bind(graph), as_json=json)
+            _print_plan(graph, bound, as_json=json)
             return
 
         def open_folder() -> RunFolder:

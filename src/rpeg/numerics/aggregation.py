@@ -16,6 +16,7 @@ constant    the tokens / ``constant_length``                               sampl
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +44,11 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         """Return the counts over both."""
         return Counts(self.tokens + other.tokens, self.samples + other.samples)
+
+    def over(self, total: Callable[[float, float], Sequence[float]]) -> Counts:
+        """Return the counts over all ranks; ``total`` returns the sums of what each of them gives."""
+        tokens, samples = total(self.tokens, self.samples)
+        return Counts(int(tokens), int(samples))
 
     def of(self, normalise: Normalise) -> int:
         """Return the denominator of a way to normalise; 1 for an update without tokens, whose sums are 0."""

@@ -91,19 +91,21 @@ def set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
         group["lr"] = learning_rate * group["rate_scale"]
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, norm: float | None = None) -> float:
     """Scale all gradients in place so that their joint L2 norm is at most ``max_norm``, and return the norm before.
 
     Args:
         parameters: Those without a gradient are passed over.
         max_norm: Above 0; infinity only measures.
+        norm: Of the whole gradient, where these parameters are a part of it.
 
     Raises:
         RunFault: The norm is not finite; no gradient has been changed.
     """
     assert max_norm > 0, f"max_norm {max_norm} is not above 0"
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = float(nn.utils.get_total_norm(gradients))
+    if norm is None:
+        norm = float(nn.utils.get_total_norm(gradients))
     if not math.isfinite(norm):
         raise RunFault(_non_finite(norm, gradients))
     if norm > max_norm:

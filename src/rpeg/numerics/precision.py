@@ -8,7 +8,7 @@ import torch
 
 from rpeg.errors import Fault, RecipeError
 
-__all__ = ["device", "device_names", "dtype"]
+__all__ = ["device", "device_names", "dtype", "group_backend"]
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -43,6 +43,11 @@ def dtype(name: str) -> torch.dtype:
     if name not in _DTYPES:
         raise _refusal("model.dtype", f"'{name}' is not a dtype", f"use {' or '.join(sorted(_DTYPES))}")
     return _DTYPES[name]
+
+
+def group_backend(device: torch.device) -> str:
+    """Return what processes that compute on such a device talk to each other with."""
+    return "nccl" if device.type == "cuda" else "gloo"
 
 
 def _refusal(key: str, what: str, remedy: str) -> RecipeError:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from statistics import fmean
 
 from transformers import PreTrainedTokenizerFast
 
 from rpeg.environments.base import Environment, Episode
 from rpeg.environments.problem import Problem
 from rpeg.errors import DataError, Fault
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.sampler import Sampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 
@@ -182,12 +182,15 @@ def _answered(table: _Table, answer: Conversation, episode: Episode) -> Ending |
     return None
 
 
-def turn_metrics(answers: Sequence[Conversation]) -> dict[str, float]:
-    """Return how many turns there were, and how much the environment said."""
+def turn_metrics(answers: Sequence[Conversation], peers: Peers) -> dict[str, float]:
+    """Return how many turns there were, and how much the environment said, over the answers of all ranks."""
     turns = [answer.num_turns for answer in answers]
+    num_cut = sum(answer.ending is Ending.TURNS for answer in answers)
+    num_heard = sum(answer.mask.count(False) for answer in answers)
+    total, cut, heard, count = peers.counts(sum(turns), num_cut, num_heard, len(answers))
     return {
-        "turns/mean": fmean(turns),
-        "turns/max": float(max(turns)),
-        "turns/cut": fmean(answer.ending is Ending.TURNS for answer in answers),
-        "length/tool": fmean(answer.mask.count(False) for answer in answers),
+        "turns/mean": total / count,
+        "turns/max": float(peers.greatest(max(turns, default=0))),
+        "turns/cut": cut / count,
+        "length/tool": heard / count,
     }

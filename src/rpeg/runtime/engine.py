@@ -1,9 +1,9 @@
-"""The wall clock of the interpreter: firing an event is calling the worker that its stage is bound to.
+"""The wall clock of the interpreter: firing an event is calling the workers that its stage is bound to.
 
     consumes     firings that `rpeg.plan.play` says may start
     produces     outcomes, put into the store; one span per firing
-    waits for    the next worker to finish, at most ``wait_limit_s``
-    unblocked by the callback of a worker's future
+    waits for    the next group to finish, at most ``wait_limit_s``
+    unblocked by the callback of a group's future
 
 A call may return before its firing is done: then it is made again, behind what else was asked of the worker meanwhile.
 From the moment the worker could do other things, tokens lie on the arcs that wait for the worker; those that wait for
@@ -25,7 +25,7 @@ from rpeg.graph.graph import Graph
 from rpeg.observe.trace import Span
 from rpeg.plan.events import EventGraph
 from rpeg.plan.play import Firing
-from rpeg.runtime.homes.home import Home
+from rpeg.runtime.group import Groups
 from rpeg.runtime.store import Store
 from rpeg.runtime.task import Outcome, Progress, Task
 
@@ -52,14 +52,14 @@ class WallClock:
         self,
         graph: Graph,
         events: EventGraph,
-        home: Home,
+        groups: Groups,
         store: Store,
         steps: range,
         hear: tuple[Finished, StepDone],
         wait_limit_s: float,
     ) -> None:
-        """Run ``steps`` of ``graph`` in ``home``: the first is where the run stands, the last where it ends."""
-        self._graph, self._events, self._home, self._store = graph, events, home, store
+        """Run ``steps`` of ``graph`` on ``groups``: the first is where the run stands, the last where it ends."""
+        self._graph, self._events, self._groups, self._store = graph, events, groups, store
         self._steps, self._wait_limit_s = steps, wait_limit_s
         self._on_finished, self._on_step_done = hear
         self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
@@ -80,7 +80,7 @@ class WallClock:
         self._zero_s = time.monotonic() - seconds
 
     def start(self, firing: Firing, arcs: Sequence[int]) -> None:
-        """Call the worker; a stage that rests in this step is done at once."""
+        """Call the group; a stage that rests in this step is done at once."""
         event = self._events.event_of[firing.event]
         if not self._acts(event.stage, firing.index):
             self._done.put((firing, arcs, None, None))
@@ -90,7 +90,7 @@ class WallClock:
         self._call(firing, arcs, self._store.task(event, firing.index))
 
     def _call(self, firing: Firing, arcs: Sequence[int], task: Task) -> None:
-        future = self._home.call(self._events.event_of[firing.event].resources[0], "run", task)
+        future = self._groups.run(task)
         future.add_done_callback(lambda done: self._done.put((firing, arcs, task, done)))
 
     def _acts(self, stage: str, step: int) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import fsum
 from pathlib import Path
-from statistics import fmean
 from typing import cast
 
 import torch
@@ -32,7 +32,9 @@ from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.samples import SHOWN, length_metrics, sample_records
 from rpeg.runtime.shared_head import shared_head
+from rpeg.runtime.shares import evenly
 from rpeg.runtime.task import Outcome, Progress, Task, Weights
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Generator", "end_ids"]
 
@@ -53,15 +55,16 @@ class Generator:
         version: int,
         rewards: Scorer,
         judge: Judge | None,
+        ranks: Ranks = ALONE,
         *,
         values: bool = False,
     ) -> None:
         """Load ``model`` as the weights of ``version``.
 
-        Held-out answers are scored by ``rewards``, those of rounds by ``judge``. With ``values`` the critic's head is
-        on the sampler's model, and says beside every token what was to be expected before it.
+        Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows. With
+        ``values`` the critic's head is on the sampler's model, and says beside every token what was to be expected.
         """
-        self._recipe, self._rewards, self._judge = recipe, rewards, judge
+        self._recipe, self._rewards, self._judge, self._peers = recipe, rewards, judge, ranks.rows
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
         head = shared_head(recipe, policy, model, version) if values else None
@@ -79,7 +82,10 @@ class Generator:
         self._source = PromptSource(recipe, task, self._tokenizer) if looks_ahead else None
         count = recipe.evaluation.prompts
         is_evaluated = recipe.evaluation.every_steps > 0
-        self._held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
+        held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
+        share = evenly(len(held_out), self._peers.count)[self._peers.number]
+        self._held_out = held_out[share.start : share.stop]
+        self._num_shown = max(0, min(_SHOWN - share.start, len(share)))
 
     def _open_flow(self, graph: Graph) -> Flow | None:
         """Return what samples go on in from one call to the next, if the graph has it so."""
@@ -128,7 +134,7 @@ class Generator:
         answers = self._answer(task.groups)
         prompts = _repeated(task.groups, self._recipe.algorithm.group_size)
         made = self._made(task, prompts, answers, task.groups.tensor("row").tolist(), version)
-        turns = {} if self._environment is None else turn_metrics(answers)
+        turns = {} if self._environment is None else turn_metrics(answers, self._peers)
         return replace(made, metrics={**made.metrics, **turns})
 
     def _made(
@@ -138,7 +144,7 @@ class Generator:
         rows = _rows(prompts, answers)
         return Outcome(
             rows.joined(_values(rows, answers)) if self._records_values else rows,
-            metrics=length_metrics(rows),
+            metrics=length_metrics(rows, self._peers),
             records=self._shown(task, rows, asked),
             num_rows=len(rows),
             num_tokens=_num_trained(answers),
@@ -209,7 +215,7 @@ class Generator:
         return replace(
             judged,
             rows=found.samples.joined(judged.rows),
-            metrics={**judged.metrics, **found.metrics(), **length_metrics(found.samples)},
+            metrics={**judged.metrics, **found.metrics(), **length_metrics(found.samples, self._peers)},
             records=self._shown(task, found.samples, found.asked),
             notes=(*judged.notes, *([found.note] if found.note else [])),
             num_rows=found.num_sampled * group,
@@ -242,6 +248,8 @@ class Generator:
         params: SamplingParams,
         seeds: list[int],
     ) -> list[Conversation]:
+        if not prompts:
+            return []  # there are fewer rows than ranks
         max_turns = self._recipe.data.max_turns
         return converse(
             self._sampler, self._tokenizer, self._environment, max_turns, prompts, problems, group, params, seeds
@@ -266,13 +274,18 @@ class Generator:
         scores = self._rewards.score(problems, texts)
         rewards, verdicts = scores.totals, next(iter(scores.values.values()))  # the first function says what is right
         metrics = {
-            **_mean("eval/accuracy", [score >= _RIGHT for score in verdicts if score is not None]),
-            **_mean("eval/reward", [reward for reward in rewards if reward is not None]),
-            **_mean("eval/length", [len(_said(sample)) for sample in samples]),
+            **self._mean("eval/accuracy", [score >= _RIGHT for score in verdicts if score is not None]),
+            **self._mean("eval/reward", [reward for reward in rewards if reward is not None]),
+            **self._mean("eval/length", [len(_said(sample)) for sample in samples]),
         }
-        records = tuple(self._record(task.step, i, s, rewards[i]) for i, s in enumerate(samples[:_SHOWN]))
+        records = tuple(self._record(task.step, i, s, rewards[i]) for i, s in enumerate(samples[: self._num_shown]))
         num_tokens = _num_trained(samples)
         return Outcome(metrics=metrics, records=records, num_rows=len(samples), num_tokens=num_tokens, version=version)
+
+    def _mean(self, name: str, values: Sequence[float]) -> dict[str, float]:
+        """Return the mean over all ranks under its name; no metric where there is nothing to average."""
+        total, count = self._peers.counts(fsum(values), len(values))
+        return {name: total / count} if count else {}
 
     def _record(self, step: int, index: int, sample: Conversation, reward: float | None) -> Mapping[str, object]:
         problem, _ = self._held_out[index]
@@ -289,11 +302,6 @@ class Generator:
             "finished": sample.finished,
             "held_out": True,
         }
-
-
-def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Return the mean under its name; no metric where there is nothing to average."""
-    return {name: fmean(values)} if values else {}
 
 
 def end_ids(*found: int | list[int] | None) -> tuple[int, ...]:
@@ -325,7 +333,7 @@ def _rows(prompts: list[list[int]], answers: list[Conversation]) -> Rows:
             "mask": Ragged.of([[False] * len(p) + s.mask for p, s in pairs], torch.bool),
             "logp": Ragged.of([[0.0] * len(p) + s.logps for p, s in pairs], torch.float32),
             "version": Ragged.of([s.versions[:1] * len(p) + s.versions for p, s in pairs], torch.int32),
-            "finished": torch.tensor([s.finished for s in answers]),
+            "finished": torch.tensor([s.finished for s in answers], dtype=torch.bool),
         }
     )
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rpeg.numerics.master_weights import MasterWeights
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.value_head import named_weights
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.task import Weights
@@ -34,11 +35,14 @@ class Learner:
         moments: Path | None,
         head: nn.Module | None = None,
         head_scale: float = 1.0,
+        peers: Peers | None = None,
     ) -> None:
         """Go on after ``version`` steps with the optimizer's state in the file ``moments``, if there is one.
 
         A ``head`` is trained with the module, at ``head_scale`` times its learning rate; its parameters are float32.
+        ``peers`` have the same weights and gradients of other rows.
         """
+        self._peers = peers or Peers()
         self._masters = MasterWeights(module) if _is_narrow(module) else None
         self._named = named_weights(module, head)
         if self._masters is not None:
@@ -69,17 +73,22 @@ class Learner:
         rate = self._lr * schedule(self.num_updates, self._total, settings.warmup_updates, settings.schedule) * scale
         set_learning_rate(self._optimizer, rate)
         norm = 0.0
-        gradients = [p.grad for p in self._named.values() if p.grad is not None]
-        if gradients:
-            for gradient in gradients:
-                gradient.div_(denominator)
-            norm = clip_gradients(self._named.values(), settings.clip_norm)
+        if any(each.grad is not None for each in self._named.values()):
+            norm = self._scale_gradients(denominator)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
             if self._masters is not None:
                 self._masters.write_back()
         self.num_updates += 1
         return norm, rate
+
+    def _scale_gradients(self, denominator: int) -> float:
+        """Make the gradients those of all ranks, divided and not longer than the recipe allows; return their norm."""
+        self._peers.sum_gradients(self._named.values())
+        for each in self._named.values():
+            if each.grad is not None:
+                each.grad.div_(denominator)
+        return clip_gradients(self._named.values(), self._settings.clip_norm)
 
     def save(self, path: Path) -> None:
         """Write the optimizer's state, masters included, into a file.

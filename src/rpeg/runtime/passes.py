@@ -5,7 +5,7 @@ Shapes: B rows of a micro-batch, T tokens of its longest row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,16 +15,21 @@ from transformers import PreTrainedModel
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.chunked_head import has_plain_head
 from rpeg.numerics.micro_batches import split
+from rpeg.numerics.parallel.parallel_model import Padded, ParallelModel
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.scores import Scores, response_scores, response_values
 from rpeg.numerics.value_head import ValueHead
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["MicroBatch", "Passes", "counts", "finished", "num_trained", "scored"]
 
 _LARGE_VOCABULARY = 1 << 13
 """From here on the logits of a micro-batch are the largest thing in memory, and are made in chunks."""
+
+_Score = Callable[[Sequence[Padded]], Sequence[Sequence[Tensor]]]
+"""Makes numbers per token of every micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +39,18 @@ class MicroBatch:
     rows: Rows
     """What they were picked from."""
     picks: list[int]
-    """Their numbers in it."""
-    tokens_BT: Tensor
-    mask_BT: Tensor
+    """Their numbers in it; none in a micro-batch that only fills up the number of other ranks."""
+    padded: Padded
+
+    @property
+    def tokens_BT(self) -> Tensor:
+        """Token ids."""
+        return self.padded.tokens_BT
+
+    @property
+    def mask_BT(self) -> Tensor:
+        """True for trained tokens."""
+        return self.padded.mask_BT
 
     def column(self, name: str) -> Tensor:
         """Return a per-token column of the picked rows, padded like the tokens."""
@@ -55,24 +69,36 @@ class MicroBatch:
 class Passes:
     """How rows go through models: on which device, in which number format, how many at once."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        """Take everything from the recipe."""
+    def __init__(self, recipe: Recipe, ranks: Ranks = ALONE) -> None:
+        """Take everything from the recipe; ``ranks`` make passes over other rows at the same time."""
+        self._ranks = ranks
         self.device = device(recipe.run.device)
         self._dtype = dtype(recipe.model.dtype)
         self._temperature = recipe.sampling.temperature
         self._budget_tokens = recipe.optimizer.micro_batch_tokens
         self._chunked: dict[PreTrainedModel, bool] = {}
 
-    def micro_batches(self, rows: Rows, picks: Sequence[int]) -> Iterator[MicroBatch]:
-        """Yield the picked rows in micro-batches; those without trained tokens are left out."""
+    def micro_batches(self, rows: Rows, picks: Sequence[int]) -> list[MicroBatch]:
+        """Return the picked rows in micro-batches, equally many on all ranks; rows without trained tokens are left out.
+
+        Collective: a model that is split over ranks waits for all of them in every micro-batch.
+        """
         tokens, masks = rows.ragged("tokens").rows(), rows.ragged("mask").rows()
         trained = [pick for pick in picks if masks[pick].any()]
+        found: list[MicroBatch] = []
         for batch in split([len(tokens[pick]) for pick in trained], self._budget_tokens):
             chosen = [trained[i] for i in batch]
             padded = [_padded([column[i] for i in chosen], self.device) for column in (tokens, masks)]
-            yield MicroBatch(rows, chosen, *padded)
+            found.append(MicroBatch(rows, chosen, Padded(*padded)))
+        missing = self._ranks.rows.greatest(len(found)) - len(found)
+        return [*found, *[MicroBatch(rows, [], self._filler())] * missing]
 
-    def scores(self, model: PreTrainedModel, batch: MicroBatch, head: ValueHead | None = None) -> Scores:
+    def _filler(self) -> Padded:
+        """Return a micro-batch that no loss is made of."""
+        tokens_BT = torch.zeros(1, 2, dtype=torch.int64, device=self.device)
+        return Padded(tokens_BT, torch.zeros_like(tokens_BT, dtype=torch.bool))
+
+    def scores(self, model: PreTrainedModel, batch: Padded, head: ValueHead | None = None) -> Scores:
         """Return what one pass says of the trained tokens, at the temperature they were sampled at."""
         with self._autocast():
             chunked = self._makes_chunks(model)
@@ -85,7 +111,7 @@ class Passes:
             self._chunked[model] = is_large and has_plain_head(model)
         return self._chunked[model]
 
-    def values(self, model: PreTrainedModel, batch: MicroBatch, head: ValueHead) -> Tensor:
+    def values(self, model: PreTrainedModel, batch: Padded, head: ValueHead) -> Tensor:
         """Return what one pass without logits says the trained tokens' states are worth."""
         with self._autocast():
             return response_values(model, head, batch.tokens_BT, batch.mask_BT)
@@ -94,18 +120,19 @@ class Passes:
         """Return the context in which arithmetic is in the recipe's number format."""
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32)
 
-    def logprob_column(self, rows: Rows, model: PreTrainedModel) -> Ragged:
+    def logprob_column(self, rows: Rows, model: ParallelModel) -> Ragged:
         """Return the log-probability of every trained token under a model."""
-        return self.columns(rows, 1, lambda batch: [self.scores(model, batch).logps_BT])[0]
+        return self.columns(rows, 1, lambda batches: [[each.logps_BT] for each in model.score(batches)])[0]
 
-    def columns(self, rows: Rows, num: int, score: Callable[[MicroBatch], Sequence[Tensor]]) -> list[Ragged]:
+    def columns(self, rows: Rows, num: int, score: _Score) -> list[Ragged]:
         """Return the ``num`` numbers that ``score`` makes of a token, without gradients; 0 where nothing is trained."""
         lengths = rows.ragged("tokens").lengths_N.tolist()
         found = [[torch.zeros(length) for length in lengths] for _ in range(num)]
         with torch.no_grad():
-            for batch in self.micro_batches(rows, range(len(rows))):
-                for column, scores_BT in zip(found, score(batch), strict=True):
-                    for pick, scores_T in zip(batch.picks, scores_BT.cpu(), strict=True):
+            batches = self.micro_batches(rows, range(len(rows)))
+            for batch, made in zip(batches, score([batch.padded for batch in batches]), strict=True):
+                for column, scores_BT in zip(found, made, strict=True):
+                    for pick, scores_T in zip(batch.picks, scores_BT[: len(batch.picks)].cpu(), strict=True):
                         column[pick] = scores_T[: lengths[pick]]
         return [Ragged.of(column, torch.float32) for column in found]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from rpeg.graph.contract import Contract, Logprob
 from rpeg.numerics.adapter import Adapter, add_adapter, load_adapter
@@ -14,6 +16,11 @@ from rpeg.numerics.corrections import Correction
 from rpeg.numerics.loss_sums import LossSums
 from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout, is_split, parallel_model
+from rpeg.numerics.parallel.gathered import Outline
+from rpeg.numerics.parallel.parallel_model import Padded
+from rpeg.numerics.parallel.peers import Peers
+from rpeg.numerics.parallel.whole import WholeModel
 from rpeg.numerics.precision import dtype
 from rpeg.numerics.ratios import interpolated_proximal
 from rpeg.numerics.scores import Scores
@@ -26,11 +33,14 @@ from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.shared_head import shared_head
+from rpeg.runtime.split_learner import SplitLearner
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Policy"]
 
+_ROWS = ("rows/trained", "rows/without_advantage", "rows/unscorable", "rows/masked")
 _NOTHING, _UNDIVIDED = Counts(0, 0), Counts(1, 1)
 
 
@@ -40,10 +50,15 @@ class Policy:
     Shapes: N rows of a firing, B rows of a micro-batch, T tokens of its longest row.
     """
 
-    def __init__(self, recipe: Recipe, contract: Contract, origin: Origin) -> None:
-        """Load the weights, and the optimizer's state to go on from."""
-        self._recipe, self._contract = recipe, contract
-        self._passes = Passes(recipe)
+    def __init__(
+        self, recipe: Recipe, contract: Contract, origin: Origin, ranks: Ranks = ALONE, layout: ModelLayout = WHOLE
+    ) -> None:
+        """Load the weights, and the optimizer's state to go on from.
+
+        ``ranks`` train the same with other rows, or, as ``layout`` says, with other parts of the weights.
+        """
+        self._recipe, self._contract, self._ranks = recipe, contract, ranks
+        self._passes = Passes(recipe, ranks)
         # An adapter stands on the weights that the training began with; those of a checkpoint have it added.
         weights = origin.model if recipe.model.adapter is None else origin.reference
         self.model = load_model(weights, dtype(recipe.model.weights), self._passes.device)
@@ -53,9 +68,17 @@ class Policy:
         critic, lr = recipe.critic, recipe.optimizer.lr
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
-        self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale)
+        self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
+        self._parallel = parallel_model(self.model, layout, ranks.mesh, self._scores)
+        if self._outline is None:
+            self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)
+        else:
+            self.learner = SplitLearner(self._parallel, recipe, lr, origin.version, moments, writes=ranks.is_first)
         self._objective = ValueObjective(critic.value_clip if critic is not None else None)
         self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
+
+    def _scores(self, model: PreTrainedModel, batch: Padded) -> Scores:
+        return self._passes.scores(model, batch, self._head)
 
     def _adapter(self, origin: Origin) -> Adapter | None:
         """Put the adapter of the recipe on the model, as the checkpoint has it or a new one."""
@@ -68,23 +91,28 @@ class Policy:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
-        return self._passes.logprob_column(rows, self.model)
+        if self._head is None:
+            return self._passes.logprob_column(rows, self._parallel)
+        return self._passes.logprob_column(rows, WholeModel(self.model, self._passes.scores, self._ranks.rows))
 
     def value(self, rows: Rows) -> Ragged:
         """Return the value of the state before every trained token."""
         head = self._head
         assert head is not None, "the graph values with the policy's trunk, the recipe does not"
-        return self._passes.columns(rows, 1, lambda batch: [self._passes.values(self.model, batch, head)])[0]
+        return self._passes.columns(
+            rows, 1, lambda batches: [[self._passes.values(self.model, each, head)] for each in batches]
+        )[0]
 
     def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Return both from one pass."""
 
-        def both(batch: MicroBatch) -> list[Tensor]:
-            scores = self._passes.scores(self.model, batch, self._head)
+        def both(scores: Scores) -> list[Tensor]:
             assert scores.values_BT is not None, "the graph values with the policy's trunk, the recipe does not"
             return [scores.logps_BT, scores.values_BT]
 
-        logps, values = self._passes.columns(rows, 2, both)
+        logps, values = self._passes.columns(
+            rows, 2, lambda batches: [both(scores) for scores in self._parallel.score(batches)]
+        )
         return logps, values
 
     def train(self, task: Task) -> Outcome:
@@ -95,22 +123,26 @@ class Policy:
         picks = finished(rows, valid) if self._recipe.algorithm.mask_truncated else valid
         teaching = self._teaching(rows, picks, settings)
         self._counts += counts(rows, picks)
-        for batch in self._passes.micro_batches(rows, teaching):
-            scores = self._passes.scores(self.model, batch, self._head)
-            terms = policy_loss(self._inputs(task.step, batch, scores, settings), settings, _UNDIVIDED)
-            loss = terms.loss
-            if scores.values_BT is not None and self._recipe.critic is not None:
-                loss = loss + self._recipe.critic.value_coefficient * self._objective.loss(batch, scores.values_BT)
-            loss.backward()
-            self._sums += terms.sums
-        metrics = {
-            "rows/trained": float(len(teaching)),
-            "rows/without_advantage": float(len(picks) - len(teaching)),
-            "rows/unscorable": float(len(rows) - len(valid)),
-            "rows/masked": float(len(valid) - len(picks)),
-            **_staleness(task),
-        }
+        batches = self._passes.micro_batches(rows, teaching)
+        self._parallel.backward(
+            [batch.padded for batch in batches],
+            lambda number, scores: self._loss(task.step, batches[number], scores, settings),
+        )
+        numbers = (len(teaching), len(picks) - len(teaching), len(rows) - len(valid), len(valid) - len(picks))
+        metrics = dict(zip(_ROWS, self._ranks.rows.counts(*map(float, numbers)), strict=True))
+        metrics |= _staleness(task, self._ranks.rows)
         return Outcome(metrics=metrics, num_rows=len(rows), num_tokens=num_trained(rows))
+
+    def _loss(self, step: int, batch: MicroBatch, scores: Scores, settings: LossSettings) -> Tensor:
+        """Return the loss of a micro-batch, and add to the sums of the update."""
+        if not batch.picks:
+            found = [each.sum() for each in (scores.logps_BT, scores.values_BT) if each is not None]
+            return torch.stack(found).sum() * 0
+        terms = policy_loss(self._inputs(step, batch, scores, settings), settings, _UNDIVIDED)
+        self._sums += terms.sums
+        if scores.values_BT is None or self._recipe.critic is None:
+            return terms.loss
+        return terms.loss + self._recipe.critic.value_coefficient * self._objective.loss(batch, scores.values_BT)
 
     def _teaching(self, rows: Rows, picks: list[int], settings: LossSettings) -> list[int]:
         """Return which of the rows with a score have a gradient.
@@ -154,18 +186,21 @@ class Policy:
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
         algorithm = self._recipe.algorithm
-        scale = self._sums.learning_rate_scale() if algorithm.ess_scaling else 1.0
-        norm, rate = self.learner.update(self._counts.of(algorithm.normalise), scale)
-        self._of_step += self._sums
+        peers = self._ranks.losses
+        sums = LossSums(peers.total(self._sums.sums_S), peers.most(self._sums.maxima_M))
+        scale = sums.learning_rate_scale() if algorithm.ess_scaling else 1.0
+        counts = self._counts.over(self._ranks.rows.counts)
+        norm, rate = self.learner.update(counts.of(algorithm.normalise), scale)
+        self._of_step += sums
         self._counts, self._sums = _NOTHING, LossSums.zero()
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
         if task.firing == algorithm.all_updates - 1:
-            metrics |= self._of_step.metrics() | self._objective.metrics()
+            metrics |= self._of_step.metrics() | self._objective.metrics(peers)
             self._of_step = LossSums.zero()
         return Outcome(metrics=metrics, version=task.step + 1)
 
     def push(self, task: Task) -> Outcome:
-        """Publish a copy of the weights, so that training may go on while it is installed."""
+        """Publish a copy of the weights, so that training may go on while it is installed; one of all ranks does."""
         return self._pushed(task, None)
 
     def push_with_head(self, task: Task) -> Outcome:
@@ -174,19 +209,32 @@ class Policy:
         return self._pushed(task, self._head)
 
     def _pushed(self, task: Task, head: ValueHead | None) -> Outcome:
-        if self.adapter is None:
-            return Outcome(weights=copied(self.model, head), version=task.step + 1)
-        weights = {**self.adapter.merged_weights(), **copied(nn.Module(), head)}
-        return Outcome(weights=weights, version=task.step + 1)
+        if self._outline is None and not self._ranks.is_first:
+            return Outcome(version=task.step + 1)
+        weights = self._parallel.weights() if self.adapter is None else self.adapter.merged_weights()
+        whole = {**weights, **copied(nn.Module(), head)}
+        return Outcome(weights=whole if self._ranks.is_first else None, version=task.step + 1)
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``, and the adapter beside ``model/``, which has it added."""
+        if self._outline is not None:
+            self._save_split(self._outline, folder)
+            return
+        if not self._ranks.is_first:
+            return
         whole = self.model if self.adapter is None else self.adapter.merged()
         save_model(whole, self._tokenizer, folder / MODEL)
         if self.adapter is not None:
             self.adapter.save(folder / ADAPTER)
         if self._head is not None:
             save_value_head(self._head, folder / MODEL)
+        self.learner.save(folder / MOMENTS)
+
+    def _save_split(self, outline: Outline, folder: Path) -> None:
+        """Put the weights and moments of all ranks together and write them as those of a whole model."""
+        weights = self._parallel.weights()
+        if self._ranks.is_first:
+            save_model(outline.filled(weights), self._tokenizer, folder / MODEL)
         self.learner.save(folder / MOMENTS)
 
     def _settings(self) -> LossSettings:
@@ -222,15 +270,20 @@ def _correction(algorithm: AlgorithmSection) -> Correction:
             return Correction()
 
 
-def _staleness(task: Task) -> dict[str, float]:
-    """Versions between the weights that sampled each trained token and the weights that it trains."""
+def _staleness(task: Task, peers: Peers) -> dict[str, float]:
+    """Versions between the weights that sampled each trained token and the weights that it trains.
+
+    Shapes: S tokens of this rank, V numbers of versions behind, up to the most.
+    """
     mask_S = task.samples.ragged("mask").values_S
     behind_S = task.step - task.samples.ragged("version").values_S[mask_S].long()
-    if not len(behind_S):
+    most = peers.greatest(int(behind_S.max()) if len(behind_S) else -1)
+    if most < 0:
         return {}
-    ninety_nine = behind_S.kthvalue(math.ceil(0.99 * len(behind_S))).values
+    tokens_V = peers.total(torch.bincount(behind_S, minlength=most + 1))
+    num_tokens, up_to_V = int(tokens_V.sum()), tokens_V.cumsum(0)
     return {
-        "staleness/mean": float(behind_S.double().mean()),
-        "staleness/p99": float(ninety_nine),
-        "staleness/max": float(behind_S.max()),
+        "staleness/mean": float((tokens_V * torch.arange(most + 1)).sum()) / num_tokens,
+        "staleness/p99": float((up_to_V < math.ceil(0.99 * num_tokens)).sum()),
+        "staleness/max": float(most),
     }

@@ -46,7 +46,7 @@ from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.support import loop_faults, unsupported
 from rpeg.runtime.warmup import warm_up
 
-__all__ = ["REFERENCE", "check_inputs", "make_start", "scratch_spec", "tokenizer_of"]
+__all__ = ["REFERENCE", "check_inputs", "make_start", "outline_of", "scratch_spec", "tokenizer_of"]
 
 _TRIED = 3
 """Problems that every reward function is tried on before a run."""
@@ -117,11 +117,11 @@ def _check_model(recipe: Recipe) -> None:
         if faults := scratch_faults(scratch_spec(recipe.model.scratch), num_tokens):
             raise ModelError("model from scratch", faults)
     if recipe.model.adapter is not None and recipe.model.adapter.target:
-        if faults := list(adapter_faults(_outline(recipe), recipe.model.adapter.target)):
+        if faults := list(adapter_faults(outline_of(recipe), recipe.model.adapter.target)):
             raise ModelError("adapter", faults)
 
 
-def _outline(recipe: Recipe) -> PreTrainedModel:
+def outline_of(recipe: Recipe) -> PreTrainedModel:
     """Return a model with the layers that the recipe's has."""
     if recipe.model.path is not None:
         return model_outline(recipe.model.path)

@@ -12,6 +12,8 @@ from transformers import PreTrainedModel
 from rpeg.numerics.adapter import Adapter
 from rpeg.numerics.ema import moved_average
 from rpeg.numerics.model import load_model
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout, parallel_model
+from rpeg.numerics.parallel.whole import WholeModel
 from rpeg.numerics.precision import dtype
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.learner import copied
@@ -19,6 +21,7 @@ from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import Passes
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["AdapterOff", "AverageReference", "FrozenReference", "Reference"]
 
@@ -36,10 +39,11 @@ class Reference(Protocol):
 class FrozenReference:
     """The weights that the training began with, in the number format of the passes."""
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        """Load the weights."""
-        self._passes = Passes(recipe)
-        self._model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
+    def __init__(self, recipe: Recipe, folder: Path, ranks: Ranks = ALONE, layout: ModelLayout = WHOLE) -> None:
+        """Load the weights, of which each of ``ranks`` keeps what ``layout`` gives it."""
+        self._passes = Passes(recipe, ranks)
+        model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
+        self._model = parallel_model(model, layout, ranks.mesh, self._passes.scores)
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
@@ -49,9 +53,10 @@ class FrozenReference:
 class AdapterOff:
     """The policy with its adapter switched off: no second model."""
 
-    def __init__(self, recipe: Recipe, policy: PreTrainedModel, adapter: Adapter) -> None:
+    def __init__(self, recipe: Recipe, policy: PreTrainedModel, adapter: Adapter, ranks: Ranks = ALONE) -> None:
         """Share the model of the policy."""
-        self._passes, self._policy, self._adapter = Passes(recipe), policy, adapter
+        self._passes, self._adapter = Passes(recipe, ranks), adapter
+        self._policy = WholeModel(policy, self._passes.scores, ranks.rows)
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
@@ -62,9 +67,9 @@ class AdapterOff:
 class AverageReference:
     """A moving average of the policy, in float32: a step is a small share of a small difference."""
 
-    def __init__(self, recipe: Recipe, origin: Origin, policy: PreTrainedModel) -> None:
+    def __init__(self, recipe: Recipe, origin: Origin, policy: PreTrainedModel, ranks: Ranks = ALONE) -> None:
         """Go on with the average of the checkpoint, or begin with the policy."""
-        self._passes, self._policy = Passes(recipe), policy
+        self._passes, self._policy, self._ranks = Passes(recipe, ranks), policy, ranks
         self._keep = recipe.algorithm.reference_decay
         self._model = load_model(origin.model, torch.float32, self._passes.device)
         if (saved := origin.saved(_AVERAGE)) is not None:
@@ -72,7 +77,7 @@ class AverageReference:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
-        return self._passes.logprob_column(rows, self._model)
+        return self._passes.logprob_column(rows, WholeModel(self._model, self._passes.scores, self._ranks.rows))
 
     def update(self, task: Task) -> Outcome:
         """Move the average towards the policy."""

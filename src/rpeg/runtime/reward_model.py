@@ -15,6 +15,7 @@ from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.verdict import overlong_metrics, overlong_penalties
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["RewardRole"]
 
@@ -22,10 +23,10 @@ __all__ = ["RewardRole"]
 class RewardRole:
     """A reward model in place of the functions."""
 
-    def __init__(self, recipe: Recipe, policy: Path) -> None:
+    def __init__(self, recipe: Recipe, policy: Path, ranks: Ranks = ALONE) -> None:
         """Load the model that the recipe names, for what the model in the folder ``policy`` writes."""
         assert recipe.reward.model is not None, "the graph has a reward model, the recipe has none"
-        self._recipe = recipe
+        self._recipe, self._peers = recipe, ranks.rows
         place, budget = device(recipe.run.device), recipe.optimizer.micro_batch_tokens
         written_with = load_tokenizer(policy)
         self._model = load_reward_model(recipe.reward.model, dtype(recipe.model.dtype), place, written_with, budget)
@@ -35,11 +36,12 @@ class RewardRole:
         rows = task.samples
         penalties = overlong_penalties(self._recipe, rows)
         rewards_N = self._score(rows) + torch.tensor(penalties)
-        if not rewards_N.isfinite().any():
+        (num_scored,) = self._peers.counts(int(rewards_N.isfinite().sum()))
+        if not num_scored:
             raise RunFault(f"no answer of step {task.step + 1} could be scored: all are too long for the reward model")
         return Outcome(
             Rows({"reward": rewards_N}),
-            metrics=overlong_metrics(penalties),
+            metrics=overlong_metrics(penalties, self._peers),
             rewards=tuple(rewards_N.tolist()),
             num_rows=len(rows),
         )
@@ -47,7 +49,9 @@ class RewardRole:
     def score_greedy(self, task: Task) -> Outcome:
         """Give the greedy answer to every prompt a reward."""
         rewards_N = self._score(task.groups) + torch.tensor(overlong_penalties(self._recipe, task.groups))
-        metrics = {"greedy/reward": float(rewards_N.double().nanmean())}
+        scored = rewards_N[rewards_N.isfinite()].double()
+        total, count = self._peers.counts(float(scored.sum()), len(scored))
+        metrics = {"greedy/reward": total / count if count else float("nan")}
         return Outcome(Rows({"reward": rewards_N}), metrics=metrics, num_rows=len(rewards_N))
 
     def _score(self, rows: Rows) -> Tensor:

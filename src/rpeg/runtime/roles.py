@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from rpeg.environments.rewards import Scorer
 from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout
+from rpeg.plan.plan import Binding
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import open_rewards
 from rpeg.runtime.advantages import Advantages
@@ -24,19 +27,25 @@ from rpeg.runtime.reference import AdapterOff, AverageReference, FrozenReference
 from rpeg.runtime.reward_model import RewardRole
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Method", "Roles"]
 
 Method = Callable[[Task], Outcome]
 """Does one firing of a stage."""
+_SHARDS_WEIGHTS = 3
+"""ZeRO level."""
 
 
 class Roles:
     """The roles of one worker, by what its stages are and which model they use."""
 
-    def __init__(self, recipe: Recipe, graph: Graph, origin: Origin) -> None:
-        """Build nothing yet."""
-        self._recipe, self._graph, self._origin = recipe, graph, origin
+    def __init__(
+        self, recipe: Recipe, graph: Graph, origin: Origin, ranks: Ranks = ALONE, bindings: Sequence[Binding] = ()
+    ) -> None:
+        """Build nothing yet; ``ranks`` do the same with other rows, or with other parts of models as bindings say."""
+        self._recipe, self._graph, self._origin, self._ranks = recipe, graph, origin, ranks
+        self._binding_of = {binding.stage: binding for binding in bindings}
         self._trained = {stage.model for stage in graph.stages if stage.kind is StageKind.TRAIN}
 
     def method(self, name: str) -> Method:
@@ -65,9 +74,12 @@ class Roles:
                 raise AssertionError(f"{name}: no role does {stage.kind}")
 
     def save(self, folder: Path) -> None:
-        """Write what the roles of this worker have learned into the folder of a checkpoint."""
+        """Write what the roles of this worker have learned into the folder of a checkpoint; one of all ranks does.
+
+        All ranks call it: the policy may be split over them.
+        """
         for name in ("policy", "critic", "average", "kl_control"):
-            if name in self.__dict__:
+            if name in self.__dict__ and (name == "policy" or self._ranks.is_first):
                 getattr(self, name).save(folder)
 
     def close(self) -> None:
@@ -83,12 +95,13 @@ class Roles:
     @cached_property
     def policy(self) -> Policy:
         """What is trained to act."""
-        return Policy(self._recipe, self._graph.contract, self._origin)
+        trains = [each for each in self._graph.stages if each.kind is StageKind.TRAIN and not self._is_critic(each)]
+        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, self._layout(trains))
 
     @cached_property
     def critic(self) -> Critic:
         """What is trained to expect, if it is a model of its own."""
-        return Critic(self._recipe, self._origin)
+        return Critic(self._recipe, self._origin, self._ranks)
 
     @cached_property
     def reference(self) -> Reference:
@@ -97,25 +110,33 @@ class Roles:
             return self.average
         if self._recipe.algorithm.reference == "adapter_off":
             assert self.policy.adapter is not None, "a rule refuses it without an adapter"
-            return AdapterOff(self._recipe, self.policy.model, self.policy.adapter)
-        return FrozenReference(self._recipe, self._origin.reference)
+            return AdapterOff(self._recipe, self.policy.model, self.policy.adapter, self._ranks)
+        passes = [each for each in self._graph.stages if each.kind is StageKind.FORWARD and each.heads == ("logprob",)]
+        frozen = [each for each in passes if not self._reads_trained(each)]
+        layout = self._layout(frozen)
+        if layout.zero < _SHARDS_WEIGHTS:  # of frozen weights there are no moments and no gradients to split
+            layout = replace(layout, zero=0)
+        return FrozenReference(self._recipe, self._origin.reference, self._ranks, layout)
 
     @cached_property
     def average(self) -> AverageReference:
         """The moving average of the policy."""
-        return AverageReference(self._recipe, self._origin, self.policy.model)
+        return AverageReference(self._recipe, self._origin, self.policy.model, self._ranks)
 
     @cached_property
     def reward_model(self) -> RewardRole:
         """What scores answers by a model."""
-        return RewardRole(self._recipe, self._origin.model)
+        return RewardRole(self._recipe, self._origin.model, self._ranks)
 
     @cached_property
     def generator(self) -> Generator:
         """What samples."""
+        origin = self._origin
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
-        origin, values = self._origin, self._records_values
-        return Generator(self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, values=values)
+        values = self._records_values
+        return Generator(
+            self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, self._ranks, values=values
+        )
 
     @cached_property
     def judge(self) -> Judge:
@@ -136,6 +157,11 @@ class Roles:
     def _records_values(self) -> bool:
         """Whether the graph has the values from the sampler, which needs the critic's head for it."""
         return any(stage.kind is StageKind.GENERATE and "value" in stage.heads for stage in self._graph.stages)
+
+    def _layout(self, stages: Iterable[Stage]) -> ModelLayout:
+        """Return how the model of some stages lies on the ranks of this worker's mesh."""
+        found = next((self._binding_of[stage.name] for stage in stages if stage.name in self._binding_of), None)
+        return WHOLE if found is None else ModelLayout(found.layout.shard, found.layout.zero, found.pipeline)
 
     def _is_per_group(self, name: str) -> bool:
         """Return whether a stage makes one row per prompt, not per sample."""

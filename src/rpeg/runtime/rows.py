@@ -99,6 +99,10 @@ class Rows:
         """Return the groups ``numbers`` (at least one) of ``size`` adjacent rows, in that order."""
         return Rows.stacked([self.part(number * size, (number + 1) * size) for number in numbers])
 
+    def picked(self, numbers: Sequence[int]) -> Rows:
+        """Return the rows ``numbers`` in that order; with none of them, the columns stay what they are."""
+        return Rows({name: _picked(column, numbers) for name, column in self.columns.items()})
+
     @classmethod
     def stacked(cls, parts: Sequence[Rows]) -> Rows:
         """Return the rows of all ``parts``, which have the same columns, one after the other."""
@@ -109,6 +113,15 @@ class Rows:
 
 def _part(column: Column, start: int, stop: int) -> Column:
     return column.part(start, stop) if isinstance(column, Ragged) else column[start:stop]
+
+
+def _picked(column: Column, numbers: Sequence[int]) -> Column:
+    if isinstance(column, list):
+        return [column[number] for number in numbers]
+    if isinstance(column, Tensor):
+        return column[torch.tensor(numbers, dtype=torch.int64)]
+    rows = column.rows()
+    return Ragged.of([rows[number] for number in numbers], column.values_S.dtype)
 
 
 def _stacked(columns: list[Column]) -> Column:

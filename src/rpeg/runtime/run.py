@@ -27,6 +27,7 @@ from rpeg.observe.run_folder import RunFolder
 from rpeg.observe.trace import Span, read_spans, write_spans, write_trace
 from rpeg.plan.bind import bind_local
 from rpeg.plan.costs import KnownCosts
+from rpeg.plan.events import EventGraph
 from rpeg.plan.lower import lower
 from rpeg.plan.plan import Plan
 from rpeg.plan.play import Player
@@ -35,12 +36,12 @@ from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
+from rpeg.runtime.group import Groups
 from rpeg.runtime.homes.choose import open_home
-from rpeg.runtime.homes.home import Home
 from rpeg.runtime.interrupt import Interrupt
 from rpeg.runtime.ledger import Ledger
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.prepare import REFERENCE, check_inputs, make_start
+from rpeg.runtime.prepare import REFERENCE, check_inputs, make_start, outline_of
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.resume import find_start, note_status
 from rpeg.runtime.rows import Rows
@@ -49,8 +50,9 @@ from rpeg.runtime.store import Store
 from rpeg.runtime.support import check_plan_runs
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec, use_threads
+from rpeg.runtime.world import Place, slots
 
-__all__ = ["train"]
+__all__ = ["planned", "train"]
 
 
 def train(
@@ -80,10 +82,11 @@ def train(
         RunFault: when the run cannot go on.
     """
     source = check_inputs(recipe, build)
+    graph, plan, events = planned(recipe, build, bind)
     folder = open_folder()
     with folder.lock(), Interrupt(listener.on_message) as interrupt:
         start = find_start(recipe, folder, listener, resume=resume)
-        run = _Run(recipe, build(recipe), folder, listener, interrupt, bind)
+        run = _Run(recipe, graph, plan, events, folder, listener, interrupt)
         try:
             run.go(source, start)
         except BaseException as error:
@@ -91,6 +94,21 @@ def train(
             _end(run, status, f"{type(error).__name__}: {error}", write_report)
             raise
         return _end(run, "finished" if run.is_finished else "interrupted", "", write_report)
+
+
+def planned(
+    recipe: Recipe, build: Callable[[Recipe], Graph], bind: Callable[[Graph], Plan]
+) -> tuple[Graph, Plan, EventGraph]:
+    """Return the graph, the plan and the events that a run plays.
+
+    Raises:
+        PlanError: with all that the plan asks for and workers cannot do.
+    """
+    graph = build(recipe)
+    plan = bind(graph)
+    events = lower(graph, plan, KnownCosts({}))
+    check_plan_runs(recipe, graph, plan, events, lambda: outline_of(recipe))
+    return graph, plan, events
 
 
 def _end(run: _Run, status: str, reason: str, write_report: Callable[[RunFolder], Path] | None) -> RunSummary:
@@ -113,16 +131,14 @@ class _Run:
         self,
         recipe: Recipe,
         graph: Graph,
+        plan: Plan,
+        events: EventGraph,
         folder: RunFolder,
         listener: Listener,
         interrupt: Interrupt,
-        bind: Callable[[Graph], Plan],
     ) -> None:
         self._recipe, self.folder, self.listener, self._interrupt = recipe, folder, listener, interrupt
-        self._graph = graph
-        self._plan = bind(self._graph)
-        self._events = lower(self._graph, self._plan, KnownCosts({}))
-        check_plan_runs(self._graph, self._plan, self._events)
+        self._graph, self._plan, self._events = graph, plan, events
         self._began_s = time.monotonic()
         self._steps_done = 0
         self._spread = SpreadWatch()
@@ -144,19 +160,23 @@ class _Run:
         ):
             # Before a warm-up, which takes minutes: there may be no room, or a rank may be missing.
             home = open_home(self._recipe, self._plan, self.listener.on_message)
+            groups = Groups(home, self._graph, self._plan)
             try:
                 if start is None and self._recipe.model.scratch is not None:
                     start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
-                self._spawn(home, start)
+                self._spawn(groups, start)
+                for name, seat in home.seats().items():
+                    if seat.device:
+                        self.listener.on_message(f"worker {name} is on {seat.text}")
                 if step == 0:
-                    self._evaluate(home)
-                self._play(home, source, start)
+                    self._evaluate(groups)
+                self._play(groups, source, start)
             finally:
-                home.close()
+                groups.close()
         self._leave()
 
     def _num_slots(self) -> int:
-        return sum(mesh.where.startswith("local.slot") for mesh in self._plan.meshes)
+        return len({slot for mesh in self._plan.meshes for slot in slots(mesh)})
 
     def _info(self, step: int, *, is_new: bool) -> RunInfo:
         recipe = self._recipe
@@ -166,35 +186,32 @@ class _Run:
         slots = f"{self._num_slots()} x {self._threads} thread(s)"
         return RunInfo(recipe.name, str(self.folder.path), recipe.run.steps, step + 1, updates, model, slots)
 
-    def _spawn(self, home: Home, start: Checkpoint | None) -> None:
-        """Start one worker per mesh with the roles of the stages bound to it."""
+    def _spawn(self, groups: Groups, start: Checkpoint | None) -> None:
+        """Start the workers of every mesh with the roles of the stages bound to it."""
         assert start is not None or self._recipe.model.path is not None
         model = start.model if start else Path(self._recipe.model.path or "")
         reference = self.folder.path / REFERENCE if self._recipe.model.scratch else Path(self._recipe.model.path or "")
         origin = Origin(model, reference, start.path if start else None, start.state.step if start else 0)
-        ready = []
-        for mesh in self._plan.meshes:
-            stages = tuple(binding.stage for binding in self._plan.bindings if binding.mesh == mesh.name)
-            spec = WorkerSpec(self._recipe, self._graph, stages, origin, self._threads)
-            ready.append(home.spawn(mesh.name, spec))
-        for future in ready:
-            future.result()
-        for name, seat in home.seats().items():
-            if seat.device:
-                self.listener.on_message(f"worker {name} is on {seat.text}")
 
-    def _evaluate(self, home: Home) -> None:
+        def spec(mesh: str, place: Place | None) -> WorkerSpec:
+            bindings = tuple(binding for binding in self._plan.bindings if binding.mesh == mesh)
+            stages = tuple(binding.stage for binding in bindings)
+            return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, bindings, place)
+
+        groups.spawn(spec, self._recipe.run.wait_limit_s)
+
+    def _evaluate(self, groups: Groups) -> None:
         """Evaluate before the first step, so that the report has something to compare with."""
         for stage in self._graph.stages:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
-                outcome, _, _ = home.call(self._plan.mesh_of(stage.name), "run", task).result()
+                outcome, _, _ = groups.run(task).result()
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)
                 self.listener.on_evaluation(metrics)
 
-    def _play(self, home: Home, source: PromptSource, start: Checkpoint | None) -> None:
+    def _play(self, groups: Groups, source: PromptSource, start: Checkpoint | None) -> None:
         """Play from cut to cut and save at each; the last cut is the last step or where Ctrl-C left off."""
         steps = self._recipe.run.steps
         told = (start.state.counters, start.state.ahead) if start else ({}, ())
@@ -204,7 +221,13 @@ class _Run:
             store.restore(start.waiting())
         hear = (self._hear, self._close_step)
         clock = WallClock(
-            self._graph, self._events, home, store, range(self._steps_done, steps), hear, self._recipe.run.wait_limit_s
+            self._graph,
+            self._events,
+            groups,
+            store,
+            range(self._steps_done, steps),
+            hear,
+            self._recipe.run.wait_limit_s,
         )
         clock.resume_at(max((span.end_s for span in read_spans(self.folder.spans)), default=0.0))
         player = Player(self._events, clock, cut=self._steps_done)
@@ -212,7 +235,7 @@ class _Run:
         while not self.is_finished and not self._interrupt.is_set:
             every = self._recipe.run.checkpoint_every_steps
             self._steps_done = player.play(min(steps, (self._steps_done // every + 1) * every))
-            self._save(home, store)
+            self._save(groups, store)
 
     def _hear(self, span: Span, outcome: Outcome) -> None:
         self._ledger.add(span, outcome)
@@ -228,14 +251,14 @@ class _Run:
         if note := self._spread.note(metrics):
             self.listener.on_message(f"step {number}: {note}")
 
-    def _save(self, home: Home, store: Store) -> None:
+    def _save(self, groups: Groups, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
         state = State(self._steps_done, self._graph.digest(), self._ledger.counters, self._ledger.ahead())
         keep = self._recipe.run.keep_last
 
         def save_roles(draft: Path) -> None:
             for mesh in learning:
-                home.call(mesh, "save", draft).result()
+                groups.save(mesh, draft).result()
 
         save(self.folder, state, store.waiting(), keep, save_roles)
 

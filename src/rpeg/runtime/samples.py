@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rpeg.environments.problem import Problem
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.runtime.rows import Rows
 
 __all__ = ["SHOWN", "length_metrics", "sample_records"]
@@ -49,13 +49,13 @@ def _response(tokens_T: Tensor, mask_T: Tensor) -> list[int]:
     return tokens_T[int(mask_T.int().argmax()) :].tolist()
 
 
-def length_metrics(rows: Rows) -> dict[str, float]:
-    """Return how long the policy's words are, and how many answers were cut off."""
-    lengths_N = torch.stack([mask_T.sum() for mask_T in rows.ragged("mask").rows()]).double()
-    truncated_N = ~rows.tensor("finished")
+def length_metrics(rows: Rows, peers: Peers) -> dict[str, float]:
+    """Return how long the policy's words are, and how many answers were cut off, over the samples of all ranks."""
+    lengths = [int(mask_T.sum()) for mask_T in rows.ragged("mask").rows()]
+    total, cut, count = peers.counts(sum(lengths), int((~rows.tensor("finished")).sum()), len(lengths))
     return {
-        "length/mean": float(lengths_N.mean()),
-        "length/max": float(lengths_N.max()),
-        "length/truncated": float(truncated_N.double().mean()),
-        "rows/truncated": float(truncated_N.sum()),
+        "length/mean": total / count,
+        "length/max": float(peers.greatest(max(lengths, default=0))),
+        "length/truncated": cut / count,
+        "rows/truncated": float(cut),
     }

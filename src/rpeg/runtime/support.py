@@ -13,10 +13,11 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
-from rpeg.plan.plan import Binding, Plan
+from rpeg.plan.plan import Plan
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
+from rpeg.runtime.support_layout import Outline, binding_faults
 
 __all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
 
@@ -113,18 +114,14 @@ def loop_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
             yield Fault(there[index], f"loops over {index}, and the recipe has no {key}", "add it to the recipe")
 
 
-def check_plan_runs(graph: Graph, plan: Plan, events: EventGraph) -> None:
-    """Refuse a plan that asks for more than placement and order.
+def check_plan_runs(recipe: Recipe, graph: Graph, plan: Plan, events: EventGraph, outline: Outline) -> None:
+    """Refuse a plan that asks for more than the workers can do with models like those that ``outline`` makes.
 
     Raises:
         PlanError: with every binding, residency and transfer that would not be done as it says.
     """
     stages = {binding.stage for binding in plan.bindings}
-    faults = [
-        Fault(binding.stage, "asks for more than a mesh", "only placement and order run yet")
-        for binding in plan.bindings
-        if binding != Binding(binding.stage, binding.mesh, binding.layout)
-    ]
+    faults = list(binding_faults(recipe, graph, plan, outline))
     faults += [Fault(each.data, f"lives at {each.home}", "data cannot be moved away yet") for each in plan.residencies]
     faults += [
         Fault(event.id, "moves data between meshes", "keep the stages that share it on one mesh")

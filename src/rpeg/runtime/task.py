@@ -37,6 +37,8 @@ class Task:
     """Of the stage in this step."""
     carried: Rows | None = None
     """Samples that the step before has left unfinished."""
+    places: tuple[int, ...] = ()
+    """Numbers of the prompts in the run, where groups are handed out in the order of their ends."""
 
 
 class Progress(StrEnum):

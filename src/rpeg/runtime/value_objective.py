@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from rpeg.numerics.aggregation import Counts
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.values import ValueInputs, ValueSums, value_loss
 from rpeg.runtime.passes import MicroBatch
 
@@ -28,7 +29,7 @@ class ValueObjective:
         self._sums += terms.sums
         return terms.loss
 
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of the step, and begin the next."""
-        found, self._sums = self._sums.metrics(), ValueSums.zero()
-        return found
+    def metrics(self, peers: Peers) -> dict[str, float]:
+        """Return the metrics of the step over the rows of all ranks, and begin the next."""
+        sums, self._sums = ValueSums(peers.total(self._sums.sums_S)), ValueSums.zero()
+        return sums.metrics()

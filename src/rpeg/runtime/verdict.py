@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import fsum
 from statistics import fmean, pstdev
 from typing import TypeVar
 
@@ -14,12 +15,15 @@ from torch import Tensor
 
 from rpeg.environments.overlong import overlong_penalty
 from rpeg.environments.rewards import Scores
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Rows
 
 __all__ = ["Verdict", "overlong_metrics", "overlong_penalties"]
 
 _T = TypeVar("_T")
+_ALONE = Peers()
+"""Answers are judged on one rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Verdict:
             "rows/reward_errors": float(failed[False]),
             "rows/reward_timeouts": float(failed[True]),
             "time/reward_max_s": self.scores.slowest_s,
-            **overlong_metrics(self.penalties),
+            **overlong_metrics(self.penalties, _ALONE),
             **_by_function(self.scores),
         }
 
@@ -102,9 +106,10 @@ def overlong_penalties(recipe: Recipe, samples: Rows) -> list[float]:
     ]
 
 
-def overlong_metrics(penalties: Sequence[float]) -> dict[str, float]:
-    """Return the mean of what was taken off, if anything was."""
-    return {"reward/overlong": fmean(penalties)} if any(penalties) else {}
+def overlong_metrics(penalties: Sequence[float], peers: Peers) -> dict[str, float]:
+    """Return the mean of what was taken off over the samples of all ranks, if anything was."""
+    total, count = peers.counts(fsum(penalties), len(penalties))
+    return {"reward/overlong": total / count} if total else {}
 
 
 def _chained(parts: Iterable[Sequence[_T]]) -> list[_T]:

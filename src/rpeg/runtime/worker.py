@@ -10,10 +10,13 @@ import torch
 
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
+from rpeg.numerics.precision import device
+from rpeg.plan.plan import Binding
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.roles import Roles
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.world import ALONE, Place, join, leave
 
 __all__ = ["Worker", "WorkerSpec", "use_threads"]
 
@@ -32,6 +35,10 @@ class WorkerSpec:
     origin: Origin
     """What it loads."""
     threads: int
+    bindings: tuple[Binding, ...] = ()
+    """Of these stages: how their models lie on the ranks of its mesh."""
+    place: Place | None = None
+    """Where it stands among the workers that compute together; None where each computes alone."""
 
 
 class Worker:
@@ -40,7 +47,8 @@ class Worker:
     def __init__(self, spec: WorkerSpec) -> None:
         """Load what the bound stages need, on the thread that will use it."""
         use_threads(spec.threads, deterministic=spec.recipe.run.deterministic)
-        self._roles = Roles(spec.recipe, spec.graph, spec.origin)
+        ranks = ALONE if spec.place is None else join(spec.place, device(spec.recipe.run.device))
+        self._roles = Roles(spec.recipe, spec.graph, spec.origin, ranks, spec.bindings)
         self._methods = {stage: self._roles.method(stage) for stage in spec.stages}
 
     def run(self, task: Task) -> tuple[Outcome, float, float]:
@@ -56,8 +64,9 @@ class Worker:
         self._roles.save(folder)
 
     def close(self) -> None:
-        """End what was started to help."""
+        """End what was started to help, and leave the others."""
         self._roles.close()
+        leave()
 
 
 def use_threads(threads: int, *, deterministic: bool) -> None:

@@ -37,6 +37,11 @@ class Seat:
 class Home(Protocol):
     """Where workers live. Calls to one worker run one after the other; calls to different workers may overlap."""
 
+    @property
+    def address(self) -> str:
+        """Under which address of this machine workers reach what it lets them connect to."""
+        ...
+
     def spawn(self, name: str, spec: WorkerSpec) -> Future[Any]:
         """Start a worker called ``name``; the future is done when it is ready to be called."""
         ...

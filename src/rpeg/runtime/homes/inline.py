@@ -19,6 +19,9 @@ _LOADING = Lock()
 class InlineHome:
     """One thread per worker: a worker's calls keep their order, workers overlap while torch holds no lock of Python."""
 
+    address = "127.0.0.1"
+    """Workers are on this machine, so nothing listens to others."""
+
     def __init__(self) -> None:
         """Hold no workers yet."""
         self._threads: dict[str, ThreadPoolExecutor] = {}

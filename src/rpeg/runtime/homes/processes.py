@@ -37,6 +37,9 @@ _REAP_S = 2.0
 class ProcessHome:
     """One process per worker; whatever becomes of this process, none of them outlives it by more than seconds."""
 
+    address = "127.0.0.1"
+    """Workers are on this machine, so nothing listens to others."""
+
     def __init__(self) -> None:
         """Hold no workers yet."""
         self._workers: dict[str, _Process] = {}

@@ -71,7 +71,8 @@ class RankedHome:
         self._ahead_s: dict[int, float] = {}
         hellos = {0: _Hello(__version__, rank, own_device(), 0.0)}
         try:
-            host = self._gather(rank, hellos, say)
+            self.address = host = self._gather(rank, hellos, say)
+            """Where the other ranks reach this machine."""
             _check(hellos, device)
         except BaseException:
             self.close()

@@ -172,6 +172,11 @@ class RayHome:
         answer.future().add_done_callback(receive)
         return future
 
+    @property
+    def address(self) -> str:
+        """The address of this machine in the cluster."""
+        return ray.util.get_node_ip_address()
+
     def seats(self) -> Mapping[str, Seat]:
         """Return where the workers live, once they do."""
         found = ray.get([actor.seat.remote() for actor in self._actors.values()], timeout=_ROOM_S)

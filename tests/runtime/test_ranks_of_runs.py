@@ -1,0 +1,155 @@
+"""Whole runs on several ranks: tokens, losses and weights of one, checkpoints that move between plans, and an end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.runtime.conftest import Recorder, tiny_recipe
+from tests.runtime.homes.test_processes import running, wait_until
+from tests.runtime.test_kill import lines
+from tests.runtime.test_run import tensors, untimed
+
+from rpeg.errors import PlanError, WorkerDied
+from rpeg.graph.graph import Graph
+from rpeg.observe.run_folder import RunFolder
+from rpeg.plan.bind import bind_local
+from rpeg.plan.plan import Balance, Layout, Mesh, Plan
+from rpeg.runtime.run import train
+
+pytestmark = pytest.mark.multiproc
+
+
+def widened(ranks: int, balance: Balance = Balance.ROWS) -> Callable[[Graph], Plan]:
+    """Return the function that binds a graph as usual, with so many data parallel ranks on every mesh but the host."""
+
+    def bind(graph: Graph) -> Plan:
+        plan, meshes, at = bind_local(graph), list[Mesh](), 0
+        for mesh in plan.meshes:
+            is_host = mesh.name == "host"
+            where = mesh.where if is_host else f"local.slot[{at}:{at + ranks}]"
+            meshes.append(replace(mesh, where=where, axes=mesh.axes if is_host else (("dp", ranks),)))
+            at += 0 if is_host else ranks
+        return replace(
+            plan, meshes=tuple(meshes), bindings=tuple(replace(each, balance=balance) for each in plan.bindings)
+        )
+
+    return bind
+
+
+def run_on(
+    ranks: int, path: Path, *, resume: bool = False, balance: Balance = Balance.ROWS, **sections: Any
+) -> RunFolder:
+    """Train the tiny recipe on meshes of ``ranks`` ranks."""
+    path.mkdir(exist_ok=True)
+    folder = RunFolder(path)
+    home = "inline" if ranks == 1 else "processes"
+    recipe = tiny_recipe(**{**sections, "run": {**sections.get("run", {}), "home": home}})
+    train(recipe, lambda: folder, Recorder(), resume=resume, bind=widened(ranks, balance))
+    return folder
+
+
+def assert_close(a: RunFolder, b: RunFolder, step: int) -> None:
+    """Weights and metrics are equal to 1e-5, and the same tokens were sampled and evaluated."""
+    first, second = tensors(a, step), tensors(b, step)
+    assert first.keys() == second.keys()
+    for name, values in first.items():
+        torch.testing.assert_close(second[name], values, atol=1e-5, rtol=1e-5, msg=name)
+    for row, other in zip(untimed(a), untimed(b), strict=True):
+        assert other == pytest.approx(row, abs=1e-5)
+    said = [
+        [(line["response"], line["reward"]) for line in map(json.loads, each.samples.read_text().splitlines())]
+        for each in (a, b)
+    ]
+    assert said[0] == said[1]
+
+
+def test_two_ranks_equal_one_and_a_run_moves_between_them(tmp_path: Path) -> None:
+    """Sampling, evaluation and training on two ranks from a checkpoint of one, and on one from a checkpoint of two."""
+    every: dict[str, Any] = {"evaluation": {"every_steps": 1, "prompts": 9}}
+    whole = run_on(1, tmp_path / "whole", **every)
+    run_on(1, tmp_path / "parts", run={"steps": 1}, **every)
+    run_on(2, tmp_path / "parts", resume=True, balance=Balance.TOKENS, run={"steps": 3}, **every)
+    parts = run_on(1, tmp_path / "parts", resume=True, **every)
+    assert_close(whole, parts, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("normalise", ["token", "sample", "constant"])
+def test_ranks_equal_one_apart_and_stale(tmp_path: Path, ranks: int, normalise: str) -> None:
+    """Sampling and training on meshes of their own, weights pushed from one to the other."""
+    algorithm = {"staleness": 1, "normalise": normalise, "reference": "frozen", "kl_coefficient": 0.1}
+    one = run_on(1, tmp_path / "one", algorithm=algorithm)
+    several = run_on(ranks, tmp_path / "several", algorithm=algorithm)
+    assert_close(one, several, 4)
+
+
+def test_a_killed_rank_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    recipe = tiny_recipe(run={"steps": 10_000, "home": "processes"})
+    listener = Recorder()
+    group = os.getpgid(0)
+    before = set(running(group))
+    killed_s: list[float] = []
+
+    def kill(step: int) -> None:
+        if step == 2:
+            (victim,) = (pid for pid, command in running(group).items() if "'all/1'" in command and pid not in before)
+            os.kill(victim, signal.SIGKILL)
+            killed_s.append(time.monotonic())
+
+    listener.at_step = kill
+    with pytest.raises(WorkerDied, match="worker all/1 was killed by SIGKILL"):
+        train(recipe, lambda: folder, listener, bind=widened(2))
+    assert killed_s  # what is left of the other rank, in a collective without its peer, the home has ended
+    wait_until(lambda: set(running(group)) <= before, 30)
+    assert json.loads(folder.run.read_text())["status"] == "failed"
+    assert lines(tmp_path) >= 3
+
+
+def _on_tp(plan: Plan) -> Plan:
+    return replace(plan, meshes=tuple(replace(m, axes=(("tp", 2),)) if m.name == "all" else m for m in plan.meshes))
+
+
+def _with_zero(plan: Plan) -> Plan:
+    return replace(plan, bindings=tuple(replace(b, layout=replace(b.layout, zero=3)) for b in plan.bindings))
+
+
+def _without_host(plan: Plan) -> Plan:
+    return replace(plan, bindings=tuple(replace(b, mesh="all", layout=Layout("all")) for b in plan.bindings))
+
+
+def _with_servers(plan: Plan) -> Plan:
+    return replace(plan, bindings=tuple(replace(b, servers=2 if b.stage == "gen" else 1) for b in plan.bindings))
+
+
+@pytest.mark.parametrize(
+    ("home", "change", "reason"),
+    [
+        ("inline", lambda plan: plan, "all: has 2 ranks, and run.home inline is one process; set run.home=processes"),
+        ("processes", _on_tp, "gen: samples from weights split over tp 2 of all"),
+        ("processes", _with_zero, "train layout: splits a qwen3 over dp 2 with zero 3"),
+        (
+            "processes",
+            _without_host,
+            "reward: is on the 2 ranks of all, and a verify stage without a model runs on one",
+        ),
+        ("processes", _with_servers, "gen: asks for 2 servers"),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_before_anything_is_written(
+    tmp_path: Path, home: str, change: Callable[[Plan], Plan], reason: str
+) -> None:
+    recipe = tiny_recipe(run={"home": home})
+    with pytest.raises(PlanError, match=reason):
+        train(recipe, lambda: RunFolder(tmp_path), Recorder(), bind=lambda graph: change(widened(2)(graph)))
+    assert not list(tmp_path.iterdir())
