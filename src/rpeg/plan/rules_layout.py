@@ -1,4 +1,4 @@
-"""P3: degrees divide what they split: heads, layers, experts, rows. All that does not divide is said at once."""
+"""P3: degrees divide what they split: heads, experts, rows; no stage is without layers. All faults are said at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def divisors(number: int) -> list[int]:
 
 
 def p3_layouts(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
-    """Splits are along axes of the mesh, and their degrees divide heads, layers, experts and rows."""
+    """Splits are along axes of the mesh, divide heads, experts and rows, and leave every stage layers."""
     stages: dict[tuple[str, str], list[str]] = {}
     for binding in plan.bindings:
         mesh, stage = plan.mesh_named.get(binding.mesh), graph.stage_of.get(binding.stage)
