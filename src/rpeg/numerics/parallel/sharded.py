@@ -60,7 +60,15 @@ class Passing:
 class ShardedModel:
     """A `ParallelModel` on the axes dp, ep and tp of a mesh."""
 
-    def __init__(self, model: PreTrainedModel, mesh: DeviceMesh, split: Split, zero: int, passing: Passing) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        mesh: DeviceMesh,
+        split: Split,
+        zero: int,
+        passing: Passing,
+        joins_logits: bool = False,
+    ) -> None:
         """Take over a whole model, the same on every rank; it is this rank's part afterwards.
 
         Args:
@@ -69,13 +77,14 @@ class ShardedModel:
             split: Which parts of the weights are split over which axis.
             zero: ZeRO level.
             passing: How rows go through it.
+            joins_logits: Whether others make the passes, as in a pipeline, and want the logits of the whole vocabulary.
 
         Raises:
             ModelError: when the model cannot be split like this.
         """
         self._mesh, self._passing, self._zero = mesh, passing, zero
-        self._shards = split_model(model, mesh, split, passing.is_sequence_parallel, joins_logits=False)
-        self._vocabulary = self._own_vocabulary(model)
+        self._shards = split_model(model, mesh, split, passing.is_sequence_parallel, joins_logits)
+        self._vocabulary = None if joins_logits else self._own_vocabulary(model)
         self._partial = partial(model, self._shards, mesh, passing.is_sequence_parallel)
         self._is_sharded = zero > 0 and axis_size(mesh, "dp") > 1
         if self._is_sharded:

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from rpeg.numerics.head_input import language_head
 from rpeg.numerics.parallel.axes import axis_group
 from rpeg.numerics.parallel.collectives import enter, gather, join, leave, part, scatter
 from rpeg.numerics.parallel.shards import Shard
@@ -80,11 +79,11 @@ def split_blocks(
         first, last = body.layers[0], body.norm
         _on_input(first, lambda x_BTD: part(x_BTD, _TOKENS, group))
         _on_output(last, lambda x_BTD: join(x_BTD, _TOKENS, group))
-    embedding: Any = model.get_input_embeddings()
-    name = f"{_name(model, embedding)}.weight"
-    if name in split:
+    embedding: Any = getattr(body, "embed_tokens", None)  # on the first stage of a pipeline only
+    if embedding is not None and (name := f"{_name(model, embedding)}.weight") in split:
         _split_embedding(embedding, shards[name], group)
-        head = language_head(model)
+    head: Any = model.get_output_embeddings()  # on the last one only
+    if head is not None and next(name for name, each in model.named_parameters() if each is head.weight) in split:
         _on_input(head, lambda x: enter(x, group))
         if joins_logits:
             _on_output(head, lambda logits_BNV: join(logits_BNV, -1, group))
