@@ -17,12 +17,13 @@ from rpeg.environments.problem import Problem
 from rpeg.errors import DataError
 from rpeg.numerics.logprobs import response_logprobs
 from rpeg.numerics.model import scratch_model
-from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampled, SamplingParams, TorchSampler
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.conversation import Ending, converse, stop_id, turn_metrics
 from rpeg.runtime.prepare import scratch_spec
+from rpeg.runtime.samplers import Sampler
 from rpeg.runtime.warmup import _batch
 
 Run = Callable[..., RunFolder]
@@ -147,7 +148,7 @@ def test_recorded_scores_are_those_of_the_whole_row() -> None:
     scratch = tiny_recipe(**SECTIONS).model.scratch
     assert scratch is not None
     model = scratch_model(scratch_spec(scratch), TOKENIZER, 3)
-    sampler = Sampler(model, 8, cast(int, TOKENIZER.pad_token_id))
+    sampler = TorchSampler(model, 8, cast(int, TOKENIZER.pad_token_id))
     params = SamplingParams(0.7, 30, (END,))
     prompts = [ids("1+1+1="), ids("12-3=")]
     answers = converse(sampler, TOKENIZER, TOOL, 5, prompts, lambda place: PROBLEM, 8, params, list(range(16)))

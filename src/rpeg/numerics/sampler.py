@@ -25,8 +25,9 @@ from rpeg.errors import Fault, ModelError, RunFault
 from rpeg.numerics.decoder import Decoder
 from rpeg.numerics.draws import choose_tokens, seed_streams, uniforms
 from rpeg.numerics.kv_cache import KvCache
+from rpeg.numerics.prompt_faults import check_prompts
 
-__all__ = ["Sampled", "Sampler", "SamplingParams"]
+__all__ = ["Sampled", "SamplingParams", "TorchSampler"]
 
 _PREFILL_TOKENS = 8192
 """Prompt tokens of one prefill pass at most: bounds its activations."""
@@ -69,7 +70,7 @@ class Sampled:
     """True: an end token was sampled. False: cut by ``max_new_tokens``."""
 
 
-class Sampler:
+class TorchSampler:
     """Samples from a model, ``slots`` rows at once; new weights are loaded between calls of `generate`."""
 
     def __init__(self, model: PreTrainedModel, slots: int, pad_id: int) -> None:
@@ -122,9 +123,10 @@ class Sampler:
         written = written or [0] * len(seeds)
         assert len(written) == len(seeds), (len(written), len(seeds))
         assert all(0 <= count < params.max_new_tokens for count in written), written
-        _check_prompts(prompts, params, self._decoder, written[::group])
+        decoder = self._decoder
+        check_prompts(prompts, params.max_new_tokens, written[::group], decoder.vocabulary, decoder.max_positions)
         self.model.eval()
-        batch = (self._decoder, self.slots, prompts, group, params, seeds, written)
+        batch = (decoder, self.slots, prompts, group, params, seeds, written)
         return _samples(_Batch(*batch)) if prompts else iter(())
 
 
@@ -135,7 +137,7 @@ def _samples(batch: _Batch) -> Iterator[Sampled]:
 
 
 class _Batch:
-    """The rows of one call of `Sampler.generate`: what is being decoded, and the queue behind it."""
+    """The rows of one call of `TorchSampler.generate`: what is being decoded, and the queue behind it."""
 
     def __init__(
         self,
@@ -314,27 +316,3 @@ class _Batch:
         self.marks_SM[:, :_STREAM] -= distance
         self.firsts = [first - distance for first in self.firsts]
         self.clock, self.drawn_from = self.clock - distance, self.drawn_from - distance
-
-
-def _check_prompts(
-    prompts: Sequence[Sequence[int]], params: SamplingParams, decoder: Decoder, written: Sequence[int]
-) -> None:
-    """Raise a `ModelError` for prompts that are empty, have unknown ids or leave too little room: one of each kind."""
-    faults = []
-    if empty := [number for number, prompt in enumerate(prompts) if not prompt]:
-        what = f"has no tokens ({len(empty)} such prompts)"
-        faults.append(Fault(f"prompt {empty[0]}", what, "give it at least one, such as a start token"))
-    known = range(decoder.vocabulary)
-    if foreign := [(number, token) for number, prompt in enumerate(prompts) for token in prompt if token not in known]:
-        what = f"has token id {foreign[0][1]}, but the model's vocabulary is {decoder.vocabulary}"
-        faults.append(Fault(f"prompt {foreign[0][0]}", what, "use the tokenizer that the model was made with"))
-    room = math.inf if decoder.max_positions is None else decoder.max_positions - params.max_new_tokens
-    lengths = [len(prompt) - count for prompt, count in zip(prompts, written, strict=True)]
-    if long := [number for number, length in enumerate(lengths) if length > room]:
-        longest = max(long, key=lambda number: lengths[number])
-        length, reach = lengths[longest], lengths[longest] + params.max_new_tokens
-        what = f"has {length} tokens, with max_new_tokens {params.max_new_tokens} that is {reach} positions"
-        what += f", but the model has {decoder.max_positions} ({len(long)} prompts are too long)"
-        faults.append(Fault(f"prompt {longest}", what, "lower sampling.max_new_tokens or data.max_prompt_tokens"))
-    if faults:
-        raise ModelError("prompts for the sampler", faults)

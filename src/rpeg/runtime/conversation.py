@@ -22,7 +22,8 @@ from transformers import PreTrainedTokenizerFast
 from rpeg.environments.base import Environment, Episode
 from rpeg.environments.problem import Problem
 from rpeg.errors import DataError, Fault
-from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampled, SamplingParams
+from rpeg.runtime.samplers import Sampler
 
 __all__ = ["Conversation", "Ending", "converse", "stop_id", "turn_metrics"]
 

@@ -15,7 +15,7 @@ from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Scorer
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import device, dtype
-from rpeg.numerics.sampler import Sampler, SamplingParams
+from rpeg.numerics.sampler import SamplingParams
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
@@ -24,6 +24,7 @@ from rpeg.runtime.judge import Judge
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.samplers import open_sampler
 from rpeg.runtime.task import Outcome, Task, Weights
 
 __all__ = ["Generator", "end_ids"]
@@ -45,7 +46,7 @@ class Generator:
         self._recipe, self._rewards, self._judge = recipe, rewards, judge
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
-        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id))
+        self._sampler = open_sampler(recipe, policy, model, cast(int, self._tokenizer.pad_token_id))
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
         self._weights: dict[int, Weights] = {

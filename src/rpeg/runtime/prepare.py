@@ -34,6 +34,7 @@ from rpeg.recipe.sources import load_task, open_rewards
 from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
 from rpeg.runtime.conversation import stop_id
 from rpeg.runtime.prompts import PromptSource
+from rpeg.runtime.samplers import check_sampler
 from rpeg.runtime.support import loop_faults, unsupported
 from rpeg.runtime.warmup import warm_up
 
@@ -64,6 +65,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
     tokenizer = attempt(lambda: tokenizer_of(recipe))
     attempt(lambda: device(recipe.run.device))
     attempt(lambda: _check_model(recipe))
+    attempt(lambda: check_sampler(recipe))
     if tokenizer is not None:
         attempt(lambda: _check_other_models(recipe, tokenizer))
     graph = attempt(lambda: build(recipe))
