@@ -14,6 +14,9 @@ from tests.runtime.conftest import TINY
 from tests.runtime.test_run import untimed
 from transformers import PreTrainedModel
 
+from rpeg.environments.calculator import CHARACTERS
+from rpeg.errors import ModelError
+from rpeg.numerics import vllm_sampler
 from rpeg.numerics.model import ScratchSpec, save_model, scratch_model
 from rpeg.numerics.sampler import Sampled, SamplingParams
 from rpeg.numerics.tokenizer import character_tokenizer
@@ -166,3 +169,42 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run_tiny: Callable[..., RunFo
     assert untimed(whole) == untimed(parts)
     name = Path("model", "model.safetensors")
     assert (whole.path / name).read_bytes() == (parts.path / name).read_bytes()
+
+
+def test_processes_give_the_same_numbers(run_tiny: Callable[..., RunFolder]) -> None:
+    sections = vllm_sections(algorithm={"staleness": 1})
+    inline = run_tiny("inline", **sections)
+    apart = run_tiny("apart", **{**sections, "run": {"home": "processes"}})
+    assert untimed(inline) == untimed(apart)
+
+
+def test_an_answer_goes_on_after_a_tool_has_spoken(run_tiny: Callable[..., RunFolder]) -> None:
+    sections = vllm_sections(data={"task": "calculator", "max_turns": 3}, algorithm={"updates_per_step": 1})
+    scratch = {**sections["model"]["scratch"], "characters": CHARACTERS}
+    sampling = {**sections["sampling"], "max_new_tokens": 24}
+    folder = run_tiny("turns", **{**sections, "model": {"scratch": scratch}, "sampling": sampling})
+    steps = rows(folder)[1:]
+    assert any(row["turns/max"] > 1 and row["length/tool"] > 0 for row in steps)
+    # Every turn was recorded with the log-probabilities that the trainer has for it in the whole answer.
+    ratios = [row["policy/ratio_max"] for row in steps if "policy/ratio_max" in row]
+    assert len(ratios) >= 2
+    assert max(abs(ratio - 1) for ratio in ratios) < 1e-4
+
+
+def test_the_probe_finds_weights_that_a_reload_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # vLLM 0.32 leaves an output layer out that shares the embedding's weight. If this fails, it no longer does, and
+    # packing it anew can go.
+    model = policy(0, is_tied=True)
+    save_model(model, TOKENIZER, tmp_path)
+    monkeypatch.setattr(vllm_sampler, "_pack_heads", lambda model: None)
+    with pytest.raises(ModelError, match=r"vLLM gives other probabilities than transformers: [\d.]+ apart on average"):
+        VllmSampler(model, tmp_path, slots=4, max_positions=64)
+
+
+def test_what_the_engine_cannot_do_is_refused_with_its_reason(tmp_path: Path) -> None:
+    model = scratch_model(ScratchSpec("qwen3", 1, 64, 4, 64, vocabulary=24), TOKENIZER, 0)  # heads of 16
+    save_model(model, TOKENIZER, tmp_path)
+    with pytest.raises(
+        ModelError, match=r"vLLM cannot sample from this model: RuntimeError: Unsupported CPU attention"
+    ):
+        VllmSampler(model, tmp_path, slots=4, max_positions=64)
