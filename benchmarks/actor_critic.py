@@ -29,7 +29,7 @@ import torch
 from algorithms import learn, warm_model
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import ScratchSpec, save_model, scratch_model
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import SamplingParams
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.metrics import read_series
@@ -153,7 +153,7 @@ class Pair:
         pairs = zip(rows.ragged("tokens").rows(), rows.ragged("mask").rows(), strict=True)
         prompts = [tokens[~mask].tolist() for tokens, mask in pairs]
         longest = int(rows.ragged("mask").rows()[0].sum())
-        sampler = Sampler(self._policy.model, len(prompts), pad_id=0, head=self._head)
+        sampler = TorchSampler(self._policy.model, len(prompts), pad_id=0, head=self._head)
         params = SamplingParams(1.0, longest, end_ids=(), values=self._is_recorded)
         began_s = time.process_time()
         answers = list(sampler.generate(prompts, 1, params, range(len(prompts))))

@@ -17,7 +17,7 @@ import time
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import SamplingParams
 
 PAD, END, FIRST_CHARACTER = 0, 1, 2
@@ -87,7 +87,7 @@ def fit(model: PreTrainedModel, num_updates: int, longest: int) -> None:
 
 def own(model: PreTrainedModel, prompts: list[list[int]], args: argparse.Namespace, seed: int) -> list[int]:
     """Return the lengths of the sampler's answers."""
-    sampler = Sampler(model, args.slots, PAD)
+    sampler = TorchSampler(model, args.slots, PAD)
     seeds = range(seed * args.rows, (seed + 1) * args.rows)
     params = SamplingParams(1.0, args.max_new_tokens, (END,))
     return [len(sampled.ids) for sampled in sampler.generate(prompts, args.group, params, seeds)]

@@ -90,7 +90,7 @@ def help_text(command: str) -> str:
 def command_faults(words: list[str]) -> list[str]:
     """Return what does not exist of a command of ours: the command, an option, a make target, an example."""
     if words[0] == "make":
-        targets = re.findall(r"^([\w.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([\w.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return [f"no make target {word}" for word in words[1:] if "=" not in word and word not in targets]
     if Path(words[0]).name != "rpeg":
         return []

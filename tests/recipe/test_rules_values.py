@@ -210,6 +210,16 @@ def test_advice_is_given_and_nothing_refused(right: str, overrides: list[str], m
     assert str(fault).startswith(message)
 
 
+def test_vllm_takes_temperatures_within_its_bounds(right: str, faults_of: Faults) -> None:
+    for temperature in ("0.005", "2.5"):
+        load_recipe(right, [f"sampling.temperature={temperature}"])
+        (fault,) = faults_of("sampling.engine=vllm", f"sampling.temperature={temperature}")
+        what = f"{temperature} is outside of what vllm takes, 0.01 to 2.0; choose one within"
+        assert fault.startswith(f"sampling.temperature: {what}")
+    for temperature in ("0.01", "2.0"):
+        load_recipe(right, ["sampling.engine=vllm", f"sampling.temperature={temperature}"])
+
+
 def test_a_right_recipe_needs_no_advice(right: str) -> None:
     recipe = load_recipe(right, ["optimizer.warmup_updates=60", "optimizer.micro_batch_tokens=64"])
     assert advice(recipe, Path()) == []

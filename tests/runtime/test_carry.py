@@ -15,7 +15,7 @@ from tests.numerics.test_sampler import ragged, samples, tiny
 from tests.runtime.test_flow import recorded
 
 from rpeg.errors import InvalidInput
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import SamplingParams
 from rpeg.observe.run_folder import RunFolder
 from rpeg.runtime.carry import Carried, Carry, Window
@@ -40,7 +40,7 @@ def prompts_of(step: int) -> Rows:
 
 
 def carried_through(steps: int, carry: Carry, slots: int = 6) -> list[Carried]:
-    sampler, left, found = Sampler(MODEL, slots, 0), None, list[Carried]()
+    sampler, left, found = TorchSampler(MODEL, slots, 0), None, list[Carried]()
     for step in range(steps):
         found.append(Window(sampler, PARAMS, carry, GROUP, 9, prompts_of).sample(step, left))
         left = found[-1].left

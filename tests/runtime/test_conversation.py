@@ -17,7 +17,7 @@ from rpeg.environments.problem import Problem
 from rpeg.errors import DataError
 from rpeg.numerics.model import scratch_model
 from rpeg.numerics.parallel.peers import Peers
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.numerics.scores import response_scores
 from rpeg.numerics.tokenizer import character_tokenizer
@@ -74,7 +74,15 @@ def talk(script: Script, max_new_tokens: int = 40, max_turns: int = 4, group: in
     seeds = list(range(len(script.turns)))
     prompts = [ids("1+1+1=")] * (len(seeds) // group)
     return converse(
-        cast(Sampler, script), TOKENIZER, environment, max_turns, prompts, lambda place: PROBLEM, group, params, seeds
+        cast(TorchSampler, script),
+        TOKENIZER,
+        environment,
+        max_turns,
+        prompts,
+        lambda place: PROBLEM,
+        group,
+        params,
+        seeds,
     )
 
 
@@ -156,7 +164,7 @@ def test_recorded_scores_are_those_of_the_whole_row() -> None:
     scratch = tiny_recipe(**SECTIONS).model.scratch
     assert scratch is not None
     model = scratch_model(scratch_spec(scratch), TOKENIZER, 3)
-    sampler = Sampler(model, 8, cast(int, TOKENIZER.pad_token_id))
+    sampler = TorchSampler(model, 8, cast(int, TOKENIZER.pad_token_id))
     params = SamplingParams(0.7, 30, (END,))
     prompts = [ids("1+1+1="), ids("12-3=")]
     answers = converse(sampler, TOKENIZER, TOOL, 5, prompts, lambda place: PROBLEM, 8, params, list(range(16)))

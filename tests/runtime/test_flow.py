@@ -13,7 +13,7 @@ from tests.numerics.test_sampler import ragged, tiny
 from tests.runtime.conftest import tiny_recipe
 
 from rpeg.errors import InvalidInput
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import SamplingParams
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
@@ -33,7 +33,7 @@ def asked(prompts: list[list[int]], first_seed: int = 100, group: int = 2) -> Ro
 
 
 def test_groups_are_handed_out_as_they_are_complete_and_only_once() -> None:
-    sampler, prompts = Sampler(tiny("qwen3", max_position_embeddings=64), 6, 0), ragged(6)
+    sampler, prompts = TorchSampler(tiny("qwen3", max_position_embeddings=64), 6, 0), ragged(6)
     running = Flow(sampler, 2, PARAMS, 9, has_queue=True)
     running.add(0, asked(prompts))
     seeds = [100 + i for i in range(12)]
@@ -54,7 +54,7 @@ def test_groups_are_handed_out_as_they_are_complete_and_only_once() -> None:
 
 
 def test_a_firing_takes_from_its_own_prompts_only() -> None:
-    running = Flow(Sampler(tiny("qwen3", max_position_embeddings=64), 16, 0), 2, PARAMS, 9, has_queue=False)
+    running = Flow(TorchSampler(tiny("qwen3", max_position_embeddings=64), 16, 0), 2, PARAMS, 9, has_queue=False)
     running.add(3, asked(ragged(6)))
     for _ in range(20):
         running.advance()
@@ -67,7 +67,7 @@ def test_a_firing_takes_from_its_own_prompts_only() -> None:
 
 
 def test_steps_share_the_batch() -> None:
-    sampler, prompts = Sampler(tiny("qwen3", max_position_embeddings=64), 3, 0), ragged(8)
+    sampler, prompts = TorchSampler(tiny("qwen3", max_position_embeddings=64), 3, 0), ragged(8)
     running = Flow(sampler, 2, PARAMS, 9, has_queue=True)
     running.add(0, asked(prompts[:4]))
     while not running.has_room:

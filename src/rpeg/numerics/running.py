@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from rpeg.errors import Fault, ModelError, RunFault
+from rpeg.errors import RunFault
 from rpeg.numerics.decoder import Decoder, Outlook
 from rpeg.numerics.draws import choose_tokens, seed_streams, uniforms
 from rpeg.numerics.kv_cache import KvCache
+from rpeg.numerics.prompt_faults import check_prompts
 from rpeg.numerics.samples import Sampled, SamplingParams
 
 __all__ = ["Running"]
@@ -52,7 +53,7 @@ class Running:
         params: SamplingParams,
         has_queue: bool,
     ) -> None:
-        """Hold no samples yet; see `Sampler.begin`."""
+        """Hold no samples yet; see `TorchSampler.begin`."""
         self.decoder, self.version, self.params = decoder, version, params
         self.device = decoder.device
         self.num_slots, self.longest_prompt = slots, longest_prompt
@@ -90,7 +91,7 @@ class Running:
     ) -> None:
         """Put ``group`` samples of each prompt into the queue; indices go on from those of the samples before.
 
-        Arguments and errors are those of `Sampler.generate`. With a ``budget`` samples end after so many more tokens.
+        Arguments and errors are those of `TorchSampler.generate`; with a ``budget`` samples end after so many more.
         """
         assert group > 0, group
         assert len(seeds) == len(prompts) * group, (len(seeds), len(prompts), group)
@@ -98,7 +99,8 @@ class Running:
         assert len(written) == len(seeds), (len(written), len(seeds))
         assert all(0 <= count < self.params.max_new_tokens for count in written), written
         assert max(map(len, prompts), default=0) <= self.longest_prompt, "a prompt is longer than announced"
-        _check_prompts(prompts, self.params, self.decoder, written[::group])
+        known, most = self.decoder.vocabulary, self.decoder.max_positions
+        check_prompts(prompts, self.params.max_new_tokens, written[::group], known, most)
         self._forget()
         if not self.indices:  # all columns are free again
             self.clock = self.longest_prompt
@@ -334,27 +336,3 @@ def _num_in_block(lengths: list[int]) -> int:
         if count and longest * (count + 1) > _PREFILL_TOKENS:
             return count
     return len(lengths)
-
-
-def _check_prompts(
-    prompts: Sequence[Sequence[int]], params: SamplingParams, decoder: Decoder, written: Sequence[int]
-) -> None:
-    """Raise a `ModelError` for prompts that are empty, have unknown ids or leave too little room: one of each kind."""
-    faults = []
-    if empty := [number for number, prompt in enumerate(prompts) if not prompt]:
-        what = f"has no tokens ({len(empty)} such prompts)"
-        faults.append(Fault(f"prompt {empty[0]}", what, "give it at least one, such as a start token"))
-    known = range(decoder.vocabulary)
-    if foreign := [(number, token) for number, prompt in enumerate(prompts) for token in prompt if token not in known]:
-        what = f"has token id {foreign[0][1]}, but the model's vocabulary is {decoder.vocabulary}"
-        faults.append(Fault(f"prompt {foreign[0][0]}", what, "use the tokenizer that the model was made with"))
-    room = math.inf if decoder.max_positions is None else decoder.max_positions - params.max_new_tokens
-    lengths = [len(prompt) - count for prompt, count in zip(prompts, written, strict=True)]
-    if long := [number for number, length in enumerate(lengths) if length > room]:
-        longest = max(long, key=lambda number: lengths[number])
-        length, reach = lengths[longest], lengths[longest] + params.max_new_tokens
-        what = f"has {length} tokens, with max_new_tokens {params.max_new_tokens} that is {reach} positions"
-        what += f", but the model has {decoder.max_positions} ({len(long)} prompts are too long)"
-        faults.append(Fault(f"prompt {longest}", what, "lower sampling.max_new_tokens or data.max_prompt_tokens"))
-    if faults:
-        raise ModelError("prompts for the sampler", faults)

@@ -14,10 +14,10 @@ from rpeg.numerics.running import Running
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.numerics.value_head import ValueHead, named_weights
 
-__all__ = ["Sampler"]
+__all__ = ["TorchSampler"]
 
 
-class Sampler:
+class TorchSampler:
     """Samples from a model, ``slots`` rows at once; new weights are loaded between calls of `generate`."""
 
     def __init__(self, model: PreTrainedModel, slots: int, pad_id: int, head: ValueHead | None = None) -> None:

@@ -255,6 +255,18 @@ def _rounds_have_groups(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("algorithm.normalise", what, "set it to token, or remove algorithm.dynamic_sampling")
 
 
+_VLLM_TEMPERATURES = (0.01, 2.0)
+"""What vLLM takes; for less it would sample at the lower end."""
+
+
+@VALUE_RULES.over("sampling.engine", "sampling.temperature")
+def _engine_takes_temperature(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    least, most = _VLLM_TEMPERATURES
+    if recipe.sampling.engine == "vllm" and not least <= recipe.sampling.temperature <= most:
+        what = f"{recipe.sampling.temperature:g} is outside of what vllm takes, {least} to {most}"
+        yield Fault("sampling.temperature", what, "choose one within, or set sampling.engine to torch")
+
+
 @VALUE_RULES.over("sampling.slots", "algorithm.prompts", "algorithm.group_size", is_advice=True)
 def _slots_are_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
     rows = recipe.algorithm.prompts * recipe.algorithm.group_size

@@ -181,6 +181,9 @@ class WarmupSection(Section):
 class SamplingSection(Section):
     """How answers are sampled."""
 
+    engine: Literal["torch", "vllm"] = "torch"
+    """What samples: torch = the sampler of this package, whose tokens depend on nothing but their seeds; vllm = vLLM,
+    in an environment that has it."""
     temperature: PositiveFloat = 1.0
     """Divides the logits before sampling."""
     max_new_tokens: PositiveInt = Field(examples=[48])

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 
 from rpeg.graph.graph import Graph
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.runtime.conversation import Conversation, Ending
 from rpeg.runtime.rows import Ragged, Rows
@@ -90,7 +90,7 @@ class Window:
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: TorchSampler,
         params: SamplingParams,
         carry: Carry,
         group: int,

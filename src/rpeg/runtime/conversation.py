@@ -22,8 +22,8 @@ from rpeg.environments.base import Environment, Episode
 from rpeg.environments.problem import Problem
 from rpeg.errors import DataError, Fault
 from rpeg.numerics.parallel.peers import Peers
-from rpeg.numerics.sampler import Sampler
 from rpeg.numerics.samples import Sampled, SamplingParams
+from rpeg.runtime.samplers import Sampler
 
 __all__ = ["Conversation", "Ending", "converse", "stop_id", "turn_metrics"]
 

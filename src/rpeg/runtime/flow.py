@@ -16,7 +16,7 @@ from rpeg.graph.access import Refresh
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators
 from rpeg.graph.stage import StageKind
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.plan.firings import num_events
 from rpeg.runtime.rows import Rows
@@ -79,7 +79,7 @@ class Flow:
     """One running batch for all the steps that are under way."""
 
     def __init__(
-        self, sampler: Sampler, group: int, params: SamplingParams, longest_prompt: int, *, has_queue: bool
+        self, sampler: TorchSampler, group: int, params: SamplingParams, longest_prompt: int, *, has_queue: bool
     ) -> None:
         """Sample ``group`` answers to each prompt of at most ``longest_prompt`` tokens."""
         self._group, self._steps, self._num_added = group, dict[int, _Step](), 0

@@ -17,7 +17,7 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import device, dtype
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import SamplingParams
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
@@ -30,6 +30,7 @@ from rpeg.runtime.learner import copied
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.samplers import open_sampler
 from rpeg.runtime.samples import SHOWN, length_metrics, sample_records
 from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.shares import evenly
@@ -70,7 +71,7 @@ class Generator:
         head = shared_head(recipe, policy, model, version) if values else None
         assert values == (head is not None), "the graph records values, the recipe has no head on the policy's trunk"
         self._records_values = values
-        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id), head)
+        self._sampler = open_sampler(recipe, policy, model, cast(int, self._tokenizer.pad_token_id), head)
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
         self._weights: dict[int, Weights] = {version: copied(policy, head)}
@@ -93,9 +94,15 @@ class Generator:
         if stage is None:
             return None
         self._is_refreshed, self._keeps_cache = is_refreshed(graph, stage.name), "kv_keep" in stage.heads
-        has_queue = self._is_refreshed or graph.batch_rows > self._sampler.slots
+        has_queue = self._is_refreshed or graph.batch_rows > self._open_batches.slots
         longest, group = self._recipe.data.max_prompt_tokens, self._recipe.algorithm.group_size
-        return Flow(self._sampler, group, self._params, longest, has_queue=has_queue)
+        return Flow(self._open_batches, group, self._params, longest, has_queue=has_queue)
+
+    @property
+    def _open_batches(self) -> TorchSampler:
+        """The sampler, which must be one whose batches can be added to and cut."""
+        assert isinstance(self._sampler, TorchSampler), "refused before the start for other engines"
+        return self._sampler
 
     def pull(self, task: Task) -> Outcome:
         """Take over published weights; as many versions are kept as the graph may still read.
@@ -185,7 +192,7 @@ class Generator:
         """Hand out the groups that are complete first, and carry the rest over."""
         assert self._source is not None, "the prompts of later steps are needed"
         group, longest = self._recipe.algorithm.group_size, self._recipe.data.max_prompt_tokens
-        window = Window(self._sampler, self._params, carry, group, longest, self._source.rows)
+        window = Window(self._open_batches, self._params, carry, group, longest, self._source.rows)
         done = window.sample(task.step, task.carried)
         made = self._made(task, done.prompts, done.answers, done.rows, version)
         metrics = {**made.metrics, **done.metrics(task.step)}

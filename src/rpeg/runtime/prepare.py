@@ -43,7 +43,8 @@ from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
 from rpeg.runtime.conversation import stop_id
 from rpeg.runtime.homes.choose import home_faults
 from rpeg.runtime.prompts import PromptSource
-from rpeg.runtime.support import loop_faults, unsupported
+from rpeg.runtime.samplers import check_sampler
+from rpeg.runtime.support import engine_faults, loop_faults, unsupported
 from rpeg.runtime.warmup import warm_up
 
 __all__ = ["REFERENCE", "check_inputs", "make_start", "outline_of", "scratch_spec", "tokenizer_of"]
@@ -73,6 +74,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
     tokenizer = attempt(lambda: tokenizer_of(recipe))
     attempt(lambda: device(recipe.run.device))
     attempt(lambda: _check_model(recipe))
+    attempt(lambda: check_sampler(recipe))
     if tokenizer is not None:
         attempt(lambda: _check_other_models(recipe, tokenizer))
     faults.extend(home_faults(recipe))
@@ -80,6 +82,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
     if graph is not None:
         faults.extend(unsupported(graph))
         faults.extend(loop_faults(graph, recipe))
+        faults.extend(engine_faults(graph, recipe))
     if task is not None:
         problems = [task.train(index) for index in range(min(_TRIED, task.size or _TRIED))]
         attempt(lambda: _check_rewards(recipe, problems))

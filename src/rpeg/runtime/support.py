@@ -19,7 +19,7 @@ from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
 from rpeg.runtime.support_layout import Outline, binding_faults
 
-__all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
+__all__ = ["EXECUTED", "check_plan_runs", "engine_faults", "loop_faults", "unsupported"]
 
 EXECUTED = frozenset(
     {
@@ -112,6 +112,18 @@ def loop_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
             yield Fault(key, f"asks for a loop over {index}, and the graph has none", "take the graph of this recipe")
         if index in there and not is_asked_for(recipe):
             yield Fault(there[index], f"loops over {index}, and the recipe has no {key}", "add it to the recipe")
+
+
+def engine_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
+    """Yield what the graph asks of a sampler that only our own one can do."""
+    for stage in generators(graph) if recipe.sampling.engine != "torch" else ():
+        asks = {
+            "hands groups on as they are complete, or takes new weights meanwhile": flows(graph, stage.name),
+            "carries samples over": carry_of(graph, stage.name) is not None,
+            "records values": "value" in stage.heads,
+        }
+        for text in [text for text, is_asked in asks.items() if is_asked]:
+            yield Fault(stage.name, f"{text}, which {recipe.sampling.engine} cannot", "set sampling.engine=torch")
 
 
 def check_plan_runs(recipe: Recipe, graph: Graph, plan: Plan, events: EventGraph, outline: Outline) -> None:

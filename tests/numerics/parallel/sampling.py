@@ -9,7 +9,8 @@ from tests.numerics.parallel.training import VOCABULARY, Case, seeded_model
 
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.split_sampler import SplitSampler
-from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.sampler import TorchSampler
+from rpeg.numerics.samples import Sampled, SamplingParams
 
 __all__ = ["PARAMS", "SLOTS", "sampled", "sampled_alone", "sampled_on_mesh"]
 
@@ -17,7 +18,7 @@ PARAMS = SamplingParams(temperature=1.0, max_new_tokens=10, end_ids=(2, 7))
 GROUP, SLOTS = 2, 5
 
 
-def sampled(sampler: Sampler, params: SamplingParams = PARAMS) -> list[Sampled]:
+def sampled(sampler: TorchSampler, params: SamplingParams = PARAMS) -> list[Sampled]:
     """Return twelve samples of prompts of different lengths, more than there are slots, in the order of their index."""
     draw = random.Random(0)
     prompts = [[draw.randrange(3, VOCABULARY) for _ in range(draw.randint(1, 9))] for _ in range(6)]
@@ -27,7 +28,7 @@ def sampled(sampler: Sampler, params: SamplingParams = PARAMS) -> list[Sampled]:
 
 def sampled_alone(case: Case, params: SamplingParams = PARAMS) -> list[Sampled]:
     """Sample in this process."""
-    return sampled(Sampler(seeded_model(case), SLOTS, pad_id=0), params)
+    return sampled(TorchSampler(seeded_model(case), SLOTS, pad_id=0), params)
 
 
 def sampled_on_mesh(case: Case, params: SamplingParams = PARAMS) -> list[Sampled]:

@@ -14,7 +14,7 @@ from tests.numerics.parallel.training import Case, seeded_model
 from rpeg.errors import ModelError
 from rpeg.numerics.parallel.axes import axis_rank, device_mesh
 from rpeg.numerics.parallel.split_sampler import SplitSampler
-from rpeg.numerics.sampler import Sampled, SamplingParams
+from rpeg.numerics.samples import Sampled, SamplingParams
 
 pytestmark = pytest.mark.multiproc
 

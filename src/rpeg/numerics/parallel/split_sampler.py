@@ -16,13 +16,13 @@ from rpeg.errors import Fault, ModelError
 from rpeg.numerics.parallel.axes import axis_size
 from rpeg.numerics.parallel.shards import Split, Tile
 from rpeg.numerics.parallel.split import split_model
-from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.sampler import TorchSampler
 
 __all__ = ["SplitSampler"]
 
 
-class SplitSampler(Sampler):
-    """A `Sampler` on the axis tp of a mesh.
+class SplitSampler(TorchSampler):
+    """A `TorchSampler` on the axis tp of a mesh.
 
     All ranks of tp call `generate` with the same arguments, and take its samples at the same pace: each sample is the
     work of all of them. Ranks along dp sample for themselves.
@@ -41,7 +41,7 @@ class SplitSampler(Sampler):
         super().__init__(model, slots, pad_id)
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Copy this rank's part of whole weights in place; take their version. See `Sampler.load`."""
+        """Copy this rank's part of whole weights in place; take their version. See `TorchSampler.load`."""
         super().load({name: self._part(name, weight) for name, weight in weights.items()}, version)
 
     def tiles(self) -> dict[str, Tile]:
@@ -50,6 +50,6 @@ class SplitSampler(Sampler):
         return {name: self._shards[name].tile(parameter.detach()) for name, parameter in named}
 
     def _part(self, name: str, weight: Tensor) -> Tensor:
-        """Return what this rank holds of a weight; one that does not fit as it is, for `Sampler.load` to refuse."""
+        """Return what this rank holds of a weight; one that does not fit as it is, and is refused later."""
         shard = self._shards.get(name)
         return shard.of(weight, shard.box) if shard is not None and shard.is_of(weight) else weight
