@@ -35,7 +35,7 @@ def asked(prompts: list[list[int]], first_seed: int = 100, group: int = 2) -> Ro
 def test_groups_are_handed_out_as_they_are_complete_and_only_once() -> None:
     sampler, prompts = TorchSampler(tiny("qwen3", max_position_embeddings=64), 6, 0), ragged(6)
     running = Flow(sampler, 2, PARAMS, 9, has_queue=True)
-    running.add(0, asked(prompts))
+    running.add(0, asked(prompts), tuple(range(6)))
     seeds = [100 + i for i in range(12)]
     whole = sorted(sampler.generate(prompts, 2, PARAMS, seeds), key=lambda sampled: sampled.index)
     found: dict[int, list[list[int]]] = {}
@@ -55,7 +55,7 @@ def test_groups_are_handed_out_as_they_are_complete_and_only_once() -> None:
 
 def test_a_firing_takes_from_its_own_prompts_only() -> None:
     running = Flow(TorchSampler(tiny("qwen3", max_position_embeddings=64), 16, 0), 2, PARAMS, 9, has_queue=False)
-    running.add(3, asked(ragged(6)))
+    running.add(3, asked(ragged(6)), tuple(range(6)))
     for _ in range(20):
         running.advance()
     assert running.take(3, 4, range(3)) is None
@@ -69,10 +69,10 @@ def test_a_firing_takes_from_its_own_prompts_only() -> None:
 def test_steps_share_the_batch() -> None:
     sampler, prompts = TorchSampler(tiny("qwen3", max_position_embeddings=64), 3, 0), ragged(8)
     running = Flow(sampler, 2, PARAMS, 9, has_queue=True)
-    running.add(0, asked(prompts[:4]))
+    running.add(0, asked(prompts[:4]), tuple(range(4)))
     while not running.has_room:
         running.advance()
-    running.add(1, asked(prompts[4:], first_seed=108))
+    running.add(1, asked(prompts[4:], first_seed=108), tuple(range(4)))
     taken = []
     for step in (1, 0):  # the later one first: nothing hangs on the order of asking
         while (one := running.take(step, 4, range(4))) is None:

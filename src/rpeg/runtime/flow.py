@@ -49,7 +49,7 @@ class Taken:
     """Groups that a firing hands out."""
 
     places: list[int]
-    """Which groups of the step they are."""
+    """Their numbers in the run."""
     rows: list[int]
     """Problem of each."""
     prompts: list[list[int]]
@@ -64,6 +64,8 @@ class _Step:
 
     first: int
     """Number of its first group among all that were ever added to the running batch."""
+    places: tuple[int, ...]
+    """Number of each in the run."""
     prompts: list[list[int]]
     rows: list[int]
     """Problem of each prompt."""
@@ -99,12 +101,12 @@ class Flow:
         """Return whether prompts of a step are under way or wait to be handed out."""
         return step in self._steps
 
-    def add(self, step: int, asked: Rows) -> None:
-        """Put the prompts of a step behind those that are under way."""
+    def add(self, step: int, asked: Rows, places: tuple[int, ...]) -> None:
+        """Put the prompts of a step, whose numbers in the run are ``places``, behind those that are under way."""
         prompts = [ids.tolist() for ids in asked.ragged("tokens").rows()]
         seeds = [seed + member for seed in asked.tensor("seed").tolist() for member in range(self._group)]
         self._running.add(prompts, self._group, seeds)
-        self._steps[step] = _Step(self._num_added, prompts, asked.tensor("row").tolist(), len(prompts))
+        self._steps[step] = _Step(self._num_added, places, prompts, asked.tensor("row").tolist(), len(prompts))
         self._num_added += len(prompts)
 
     def go_on_with(self, version: int, *, keeps_cache: bool) -> None:
@@ -121,7 +123,7 @@ class Flow:
     def _file(self, sampled: Sampled) -> None:
         number = sampled.index // self._group
         step = next(each for each in self._steps.values() if 0 <= number - each.first < len(each.prompts))
-        place = number - step.first
+        place = step.places[number - step.first]
         parts = step.ended.setdefault(place, [])
         parts.append(sampled)
         if len(parts) == self._group:
@@ -138,5 +140,6 @@ class Flow:
         found.num_left -= count
         if not found.num_left:
             del self._steps[step]
-        prompts = [found.prompts[place] for place in ready for _ in range(self._group)]
-        return Taken(ready, [found.rows[place] for place in ready], prompts, ended)
+        numbers = [found.places.index(place) for place in ready]
+        prompts = [found.prompts[number] for number in numbers for _ in range(self._group)]
+        return Taken(ready, [found.rows[number] for number in numbers], prompts, ended)

@@ -174,19 +174,20 @@ class Generator:
         if not flow.has_begun(task.step):
             if not self._is_refreshed:
                 flow.go_on_with(self._use(task), keeps_cache=True)
-            flow.add(task.step, task.groups)
+            flow.add(task.step, task.groups, task.places)
         if self._sampler.version != flow.version:  # an evaluation was given others
             self._sampler.load(self._weights[flow.version], flow.version)
         updates, prompts = self._recipe.algorithm.updates_per_step, self._recipe.algorithm.prompts
         batch = task.firing * updates // task.num_firings  # an optimizer mini-batch trains on prompts of its own
-        places = range(batch * prompts // updates, (batch + 1) * prompts // updates)
-        while (taken := flow.take(task.step, prompts // task.num_firings, places)) is None:
+        first = task.step * prompts
+        places = range(first + batch * prompts // updates, first + (batch + 1) * prompts // updates)
+        while (taken := flow.take(task.step, prompts // task.num_firings // self._peers.count, places)) is None:
             flow.advance()
             if self._is_refreshed:
                 return Outcome(progress=Progress.RELEASED if flow.has_room else Progress.UNDER_WAY)
         answers = [Conversation.of(sampled) for sampled in taken.samples]
         made = self._made(task, taken.prompts, answers, taken.rows, flow.version)
-        return replace(made, places=tuple(task.step * prompts + place for place in taken.places))
+        return replace(made, places=tuple(taken.places))
 
     def _carry_on(self, carry: Carry, task: Task, version: int) -> Outcome:
         """Hand out the groups that are complete first, and carry the rest over."""

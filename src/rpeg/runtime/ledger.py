@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import generators
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.observe.measured import MeasuredCosts
 from rpeg.observe.trace import Span
@@ -45,6 +46,11 @@ class Ledger:
         self._counted = StageKind.GENERATE if has_rounds else StageKind.ADVANTAGE
         self.counters = {name: counters.get(name, 0) for name in ("steps", "updates", "prompts", "samples", "tokens")}
         self._steps: dict[int, _Step] = defaultdict(_Step)
+        # Where rows wait before they are judged, so do the samples to read, for the step that has their rewards.
+        written = [write.data for stage in generators(graph) for write in graph.writes(stage.name)]
+        reads = [read.delay for name in written if not graph.is_state(name) for read in graph.readers(name)]
+        self._wait = max(reads, default=0)
+        self._read_later: dict[int, list[Mapping[str, object]]] = {}
         for entry in ahead:
             self.add(Span.from_row(entry["span"]), _outcome(entry))
         self.costs = MeasuredCosts()
@@ -85,7 +91,19 @@ class Ledger:
         }
         metrics |= _seconds_by_stage(step.spans)
         self._predict_next(number, step.spans)
-        return metrics, _samples(step), step.spans
+        return metrics, self._samples(number, step), step.spans
+
+    def _samples(self, number: int, step: _Step) -> list[dict[str, object]]:
+        """Return the samples to read, with the rewards and the advantages that came after them."""
+        records = [record for _, outcome in step.outcomes for record in outcome.records]
+        self._read_later[number + self._wait] = [record for record in records if not record["held_out"]]
+        rewards = [value for _, outcome in step.outcomes for value in outcome.rewards]
+        worth = [value for _, outcome in step.outcomes for value in outcome.worth]
+        judged = zip(self._read_later.pop(number, []), rewards, worth, strict=False)  # some are read, all are judged
+        return [
+            *({**record, "reward": reward, "advantage": value} for record, reward, value in judged),
+            *(dict(record) for record in records if record["held_out"]),
+        ]
 
     def _count(self, samples: int, tokens: int) -> None:
         added = {
@@ -157,14 +175,3 @@ def _seconds_by_stage(spans: list[Span]) -> dict[str, float]:
     for span in spans:
         seconds[f"time/{span.stage}_s"] += span.duration_s
     return dict(seconds)
-
-
-def _samples(step: _Step) -> list[dict[str, object]]:
-    """Return the samples to read, with the rewards and the advantages that came after them."""
-    rewards = [value for _, outcome in step.outcomes for value in outcome.rewards]
-    worth = [value for _, outcome in step.outcomes for value in outcome.worth]
-    return [
-        dict(record) if record["held_out"] else {**record, "reward": rewards[index], "advantage": worth[index]}
-        for _, outcome in step.outcomes
-        for index, record in enumerate(outcome.records)
-    ]

@@ -35,7 +35,12 @@ class Deal:
     def tasks(self, task: Task) -> list[Task]:
         """Return the share of every rank."""
         return [
-            replace(task, groups=self._picked(task.groups, picks), samples=self._picked(task.samples, picks))
+            replace(
+                task,
+                groups=self._picked(task.groups, picks),
+                samples=self._picked(task.samples, picks),
+                places=tuple(task.places[pick] for pick in picks) if task.places else (),
+            )
             for picks in self.units
         ]
 
@@ -51,10 +56,14 @@ class Deal:
         Metrics are of the whole firing on every rank; those of the first are taken.
         """
         parts = [outcome.rows for outcome in outcomes if outcome.rows is not None]
+        places = tuple(place for outcome in outcomes for place in outcome.places)
+        records = [record for outcome in outcomes for record in outcome.records]
         return replace(
             outcomes[0],
-            rows=self._in_order(parts) if parts else None,
-            records=self._first_records(outcomes),
+            # Where groups come as they end, the ranks say which they are.
+            rows=Rows.stacked(parts) if places else self._in_order(parts) if parts else None,
+            places=places,
+            records=tuple(records[: len(outcomes[0].records)]) if places else self._first_records(outcomes),
             rewards=self._rewards(outcomes),
             notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
             num_rows=sum(outcome.num_rows for outcome in outcomes),
@@ -92,6 +101,10 @@ class Deal:
 def deal(task: Task, balance: Balance, ranks: int) -> Deal:
     """Return the shares of ``ranks`` ranks, some of them empty where there are fewer units."""
     num_units = len(task.groups) or len(task.samples)
+    if task.places:  # all of a step, of which every firing hands out an equal part
+        firings = [evenly(num_units // task.num_firings, ranks)[rank] for rank in range(ranks)]
+        size = num_units // task.num_firings
+        return Deal(tuple(tuple(f * size + u for f in range(task.num_firings) for u in part) for part in firings))
     # What a prompt will be answered with is not known before.
     if balance is Balance.ROWS or task.kind is StageKind.GENERATE:
         return Deal(tuple(tuple(part) for part in evenly(num_units, ranks)))

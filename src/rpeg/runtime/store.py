@@ -64,7 +64,11 @@ class Store:
                 else:
                     samples = samples.joined(rows)
         firings = num_events(self._graph, stage.name)
-        return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights, firings, carried)
+        first = step * len(groups)
+        places = tuple(range(first, first + len(groups))) if flows(self._graph, stage.name) else ()
+        return Task(
+            stage.name, stage.kind, step, event.firing, groups, samples, versions, weights, firings, carried, places
+        )
 
     def _read(self, access: Access, event: Event, step: int) -> Rows | None:
         used = row_parts(self._graph, event.stage)

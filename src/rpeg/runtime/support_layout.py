@@ -16,6 +16,8 @@ from rpeg.numerics.precision import device
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Mesh, Plan
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.carry import carry_of
+from rpeg.runtime.flow import is_refreshed
 from rpeg.runtime.world import slots
 
 __all__ = ["Outline", "binding_faults"]
@@ -51,6 +53,7 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
         stage = graph.stage_of[binding.stage]
         if binding.mesh in several:
             yield from _on_ranks(recipe, stage, several[binding.mesh])
+            yield from _kept_under_way(graph, stage, several[binding.mesh])
             if stage.kind is StageKind.GENERATE:
                 yield from _sampled(stage, binding, several[binding.mesh])
             elif stage.kind in (StageKind.TRAIN, StageKind.FORWARD):
@@ -88,6 +91,13 @@ def _on_ranks(recipe: Recipe, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
     elif stage.kind is StageKind.GENERATE and recipe.algorithm.dynamic_sampling is not None:
         text = f"looks for groups in rounds on {count} ranks, and a round is over when there are enough of all"
         yield Fault(stage.name, text, "sample on a mesh of 1 rank")
+
+
+def _kept_under_way(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
+    """Yield what keeps samples under way from one call to the next: ranks would not be through at the same time."""
+    if stage.kind is StageKind.GENERATE and (is_refreshed(graph, stage.name) or carry_of(graph, stage.name)):
+        text = f"goes on with samples over weights or steps on the {num_ranks(mesh)} ranks of {mesh.name}"
+        yield Fault(stage.name, text, "that runs on a mesh of 1 rank yet")
 
 
 def _sampled(stage: Stage, binding: Binding, mesh: Mesh) -> Iterator[Fault]:
