@@ -22,6 +22,7 @@ from rpeg.plan.events import Event
 from rpeg.plan.lower import lower
 from rpeg.plan.play import Player
 from rpeg.runtime.engine import WallClock
+from rpeg.runtime.hauls import Hauls
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.store import Store
 from rpeg.runtime.task import Outcome, Task
@@ -60,11 +61,13 @@ def play(
     """Play a GRPO graph on the fake home; return spans and closed steps."""
     old = Logprob.RECOMPUTED if staleness else Logprob.RECORDED
     graph = grpo(4, 4, staleness, old_logprob=old, evaluate_every_steps=every)
-    events = lower(graph, bind_local(graph), KnownCosts({}))
+    plan = bind_local(graph)
+    events = lower(graph, plan, KnownCosts({}))
     spans: list[Span] = []
     closed: list[int] = []
     hear = (lambda span, outcome: spans.append(span), closed.append)
-    clock = WallClock(graph, events, home, Store(graph, {}), range(steps), hear, limit_s)  # type: ignore[arg-type]
+    store, hauls = Store(graph, {}), Hauls(graph, plan)
+    clock = WallClock(graph, events, home, store, range(steps), hear, limit_s, hauls)  # type: ignore[arg-type]
     try:
         Player(events, clock).play(steps)
     finally:

@@ -205,7 +205,7 @@ def test_moves_are_exact(run_tiny: Run, tmp_path: Path, staleness: int, moves: l
     ("move", "reason"),
     [
         ("micro{stage=train,rows=4}", "train: asks for more than a mesh"),
-        ("offload{data=actor.moments,between=[update,update]}", "actor.moments: lives at host"),
+        ("offload{data=actor.staged,between=[push,push]}", "actor.staged: lives at host, and no worker has it"),
         ("place{stage=old,mesh=roll}", "moves data between meshes"),
     ],
 )

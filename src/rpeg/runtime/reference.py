@@ -14,6 +14,7 @@ from rpeg.numerics.ema import moved_average
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import dtype
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.learner import copied
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import Passes
@@ -44,6 +45,10 @@ class FrozenReference:
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
         return self._passes.logprob_column(rows, self._model)
+
+    def held(self, holder: Holder) -> Held:
+        """Return the weights."""
+        return Held(tuple(self._model.parameters()))
 
 
 class AdapterOff:
@@ -80,6 +85,10 @@ class AverageReference:
             moved_average(dict(self._model.named_parameters()), dict(self._policy.named_parameters()), self._keep)
         )
         return Outcome(version=task.step + 1)
+
+    def held(self, holder: Holder) -> Held:
+        """Return the weights of the average."""
+        return Held(tuple(self._model.parameters()))
 
     def save(self, folder: Path) -> None:
         """Write the average into the folder of a checkpoint."""

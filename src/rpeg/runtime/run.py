@@ -30,11 +30,13 @@ from rpeg.plan.costs import KnownCosts
 from rpeg.plan.lower import lower
 from rpeg.plan.plan import Plan
 from rpeg.plan.play import Player
+from rpeg.plan.rules import check_plan
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
+from rpeg.runtime.hauls import Hauls
 from rpeg.runtime.homes.choose import open_home
 from rpeg.runtime.homes.home import Home
 from rpeg.runtime.interrupt import Interrupt
@@ -120,9 +122,10 @@ class _Run:
     ) -> None:
         self._recipe, self.folder, self.listener, self._interrupt = recipe, folder, listener, interrupt
         self._graph = graph
-        self._plan = bind(self._graph)
+        self._plan = check_plan(self._graph, bind(self._graph))
         self._events = lower(self._graph, self._plan, KnownCosts({}))
         check_plan_runs(self._graph, self._plan, self._events)
+        self._hauls = Hauls(self._graph, self._plan)
         self._began_s = time.monotonic()
         self._steps_done = 0
         self._spread = SpreadWatch()
@@ -153,6 +156,7 @@ class _Run:
                 self._play(home, source, start)
             finally:
                 home.close()
+                shutil.rmtree(self.folder.away, ignore_errors=True)
         self._leave()
 
     def _num_slots(self) -> int:
@@ -175,7 +179,9 @@ class _Run:
         ready = []
         for mesh in self._plan.meshes:
             stages = tuple(binding.stage for binding in self._plan.bindings if binding.mesh == mesh.name)
-            spec = WorkerSpec(self._recipe, self._graph, stages, origin, self._threads)
+            stays = self._hauls.stays(mesh.name)
+            away = self.folder.away / mesh.name
+            spec = WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, stays, away)
             ready.append(home.spawn(mesh.name, spec))
         for future in ready:
             future.result()
@@ -188,7 +194,8 @@ class _Run:
         for stage in self._graph.stages:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
-                outcome, _, _ = home.call(self._plan.mesh_of(stage.name), "run", task).result()
+                with self._hauls.at_hand(home, stage.name):
+                    outcome, _, _ = home.call(self._plan.mesh_of(stage.name), "run", task).result()
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)
@@ -203,9 +210,8 @@ class _Run:
         if start:
             store.restore(start.waiting())
         hear = (self._hear, self._close_step)
-        clock = WallClock(
-            self._graph, self._events, home, store, range(self._steps_done, steps), hear, self._recipe.run.wait_limit_s
-        )
+        ahead, limit_s = range(self._steps_done, steps), self._recipe.run.wait_limit_s
+        clock = WallClock(self._graph, self._events, home, store, ahead, hear, limit_s, self._hauls)
         clock.resume_at(max((span.end_s for span in read_spans(self.folder.spans)), default=0.0))
         player = Player(self._events, clock, cut=self._steps_done)
         self._interrupt.on_stop(player.stop_at_nearest_cut)

@@ -14,9 +14,11 @@ from rpeg.graph.lineage import generators
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
 from rpeg.plan.plan import Binding, Plan
+from rpeg.plan.shipments import hauls
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
+from rpeg.runtime.hauls import residency_faults
 
 __all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
 
@@ -114,22 +116,23 @@ def loop_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
 
 
 def check_plan_runs(graph: Graph, plan: Plan, events: EventGraph) -> None:
-    """Refuse a plan that asks for more than placement and order.
+    """Refuse a plan that asks for more than placement, order and data that is away for a time.
 
     Raises:
         PlanError: with every binding, residency and transfer that would not be done as it says.
     """
     stages = {binding.stage for binding in plan.bindings}
     faults = [
-        Fault(binding.stage, "asks for more than a mesh", "only placement and order run yet")
+        Fault(binding.stage, "asks for more than a mesh", "only placement, order and residencies run yet")
         for binding in plan.bindings
         if binding != Binding(binding.stage, binding.mesh, binding.layout)
     ]
-    faults += [Fault(each.data, f"lives at {each.home}", "data cannot be moved away yet") for each in plan.residencies]
+    faults += residency_faults(graph, plan)
+    moves = {shipment.name for shipment in hauls(graph, plan)}
     faults += [
         Fault(event.id, "moves data between meshes", "keep the stages that share it on one mesh")
         for event in events.events
-        if event.stage not in stages
+        if event.stage not in stages | moves
     ]
     faults += _apart(graph, plan)
     if faults:
