@@ -55,8 +55,8 @@ def test_every_path_is_inside_and_none_twice(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     names = [name for name, value in vars(RunFolder).items() if isinstance(value, property)]
     paths = [getattr(folder, name) for name in names]
-    assert len(names) == 17
-    assert len(set(paths)) == 17
+    assert len(names) == 18
+    assert len(set(paths)) == 18
     assert {path.parent for path in paths} == {tmp_path}
     assert folder.checkpoint(10) == tmp_path / "checkpoints" / "step-000010"
 

@@ -46,6 +46,7 @@ def test_schema_of_a_line() -> None:
         "rows": 8,
         "tokens": 400,
         "version": 0,
+        "bytes": 0,
     }
 
 
@@ -72,7 +73,15 @@ def test_chrome_trace_schema(tmp_path: Path) -> None:
     assert {event["pid"] for event in trace["traceEvents"]} == {1}
     first = next(event for event in slices if names[event["tid"]] == "gpu:1")
     assert (first["name"], first["cat"], first["ts"], first["dur"]) == ("train", "stage", 2e6, 1e6)
-    assert first["args"] == {"event": "train/0", "firing": 0, "step": 1, "rows": 8, "tokens": 400, "version": 0}
+    assert first["args"] == {
+        "event": "train/0",
+        "firing": 0,
+        "step": 1,
+        "rows": 8,
+        "tokens": 400,
+        "version": 0,
+        "bytes": 0,
+    }
 
 
 def test_overlapping_spans_of_a_resource_get_their_own_threads() -> None:

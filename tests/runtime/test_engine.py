@@ -23,6 +23,7 @@ from rpeg.plan.lower import lower
 from rpeg.plan.play import Player
 from rpeg.runtime.engine import WallClock
 from rpeg.runtime.group import Groups
+from rpeg.runtime.hauls import Hauls
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.store import Store
 from rpeg.runtime.task import Outcome, Task
@@ -67,7 +68,8 @@ def play(
     closed: list[int] = []
     hear = (lambda span, outcome: spans.append(span), closed.append)
     groups = Groups(home, graph, plan)  # type: ignore[arg-type]
-    clock = WallClock(graph, events, groups, Store(graph, {}), range(steps), hear, limit_s)
+    store, hauls = Store(graph, {}), Hauls(graph, plan)
+    clock = WallClock(graph, events, groups, store, range(steps), hear, limit_s, hauls)
     try:
         Player(events, clock).play(steps)
     finally:

@@ -207,7 +207,7 @@ def test_moves_are_exact(run_tiny: Run, tmp_path: Path, staleness: int, moves: l
 @pytest.mark.parametrize(
     ("move", "reason"),
     [
-        ("offload{data=actor.moments,between=[update,update]}", "actor.moments: lives at host"),
+        ("offload{data=actor.staged,between=[push,push]}", "actor.staged: lives at host, and no worker has it"),
         ("place{stage=old,mesh=roll}", "moves data between meshes"),
     ],
 )

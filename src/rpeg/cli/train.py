@@ -34,6 +34,10 @@ def train(
     ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Run as this plan says, which rpeg plan --out has written.")] = None,
+    move: Annotated[
+        list[str] | None,
+        typer.Option(help="Change the plan: 'place{stage=ref,mesh=roll}', 'offload{…}'. May be given repeatedly."),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to run on: HOST:PORT, or auto (run.home=ray run.address=...).")
     ] = None,
@@ -67,6 +71,7 @@ def train(
         on_cluster = ["run.home=ray", f"run.address={address}"] if address is not None else []
         loaded = load_recipe(Path(recipe), [*(overrides or []), *on_cluster])
         build, bind = graph_and_plan(loaded, plan)
+        bind = _moved(bind, move or [])
         if dry_run:
             check_inputs(loaded, build)
             graph, bound, _ = planned(loaded, build, bind)
@@ -155,6 +160,24 @@ def graph_and_plan(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe]
         remedy = "plan this recipe with the same overrides: rpeg plan RECIPE --cluster local:2 --out plan.json"
         raise PlanError("rpeg train", [Fault(str(path), text, remedy)])
     return (lambda _: graph), (lambda _: bundle.plan)
+
+
+def _moved(bind: Callable[[Graph], Plan], texts: list[str]) -> Callable[[Graph], Plan]:
+    """Return what makes the plan with moves on this machine; they are all read before any is made."""
+    from rpeg.hardware.catalog import load_system
+    from rpeg.plan.moves.base import Deployment
+    from rpeg.plan.moves.registry import parse
+    from rpeg.plan.site import Site
+
+    moves = [parse(text) for text in texts]
+
+    def moved(graph: Graph) -> Plan:
+        site, plan = Site(load_system("local")), bind(graph)
+        for each in moves:
+            plan = each.apply(Deployment(graph, plan, site))
+        return plan
+
+    return moved if moves else bind
 
 
 def _contracted(own: Graph, other: Graph) -> Graph:

@@ -49,6 +49,11 @@ class RewardModel:
         self._pad_id = cast(int, tokenizer.pad_token_id or 0)
         config.pad_token_id = self._pad_id
 
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The weights of the classifier."""
+        return tuple(self._model.parameters())
+
     def score(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Return the rewards [N] of prompts with answers, float32 on the CPU; NaN for rows too long for the model.
 

@@ -6,6 +6,7 @@ runs/<name>-<YYYYmmdd-HHMMSS>/
     predicted_spans.jsonl                                         what the model of the machine expected (optional)
     trace.json  tensorboard/  report.html  log.txt                views of the above
     checkpoints/step-000010/  model/  adapter/                    what was learned
+    away/                                                         while it goes on: what has no room on its device
 """
 
 from __future__ import annotations
@@ -113,6 +114,11 @@ class RunFolder:
     def samples(self) -> Path:
         """One object a sample: step, row_id, prompt, response, answer, reward, advantage, version, length, ..."""
         return self.path / "samples.jsonl"
+
+    @property
+    def away(self) -> Path:
+        """While the run goes on: what is on disk because its device has no room for it."""
+        return self.path / "away"
 
     @property
     def spans(self) -> Path:

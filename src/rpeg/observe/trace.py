@@ -47,6 +47,8 @@ class Span:
     """Tokens that went through."""
     version: int | None = None
     """Version of the weights that it read or wrote; None where it uses none."""
+    bytes: int = 0
+    """Bytes that it moved to its devices or away from them."""
 
     @property
     def duration_s(self) -> float:
@@ -117,7 +119,7 @@ def _metadata(kind: str, thread: int, args: dict[str, object]) -> dict[str, obje
 
 
 def _slice(span: Span, thread: int) -> dict[str, object]:
-    args = {name: getattr(span, name) for name in ("event", "firing", "step", "rows", "tokens", "version")}
+    args = {name: getattr(span, name) for name in ("event", "firing", "step", "rows", "tokens", "version", "bytes")}
     return {
         "ph": "X",
         "name": span.stage,

@@ -9,6 +9,7 @@ from rpeg.numerics.critic import load_critic, save_critic
 from rpeg.numerics.precision import dtype
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.learner import Learner
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import Passes, counts, finished, num_trained, scored
@@ -66,6 +67,11 @@ class Critic:
         if task.firing == self._recipe.algorithm.all_updates - 1:
             metrics |= self._objective.metrics(self._ranks.losses)
         return Outcome(metrics=metrics, version=task.step + 1)
+
+    def held(self, holder: Holder) -> Held:
+        """Return the weights with the head's, the moments, or both."""
+        weights = (*self.model.parameters(), *self.learner.parameters)
+        return Held(holder.parts(weights, self.learner.moments))
 
     def save(self, folder: Path) -> None:
         """Write weights, head and the optimizer's state into the folder of a checkpoint."""

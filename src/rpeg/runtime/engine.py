@@ -19,6 +19,8 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
 
 from rpeg.errors import WaitLimit
 from rpeg.graph.graph import Graph
@@ -26,6 +28,7 @@ from rpeg.observe.trace import Span
 from rpeg.plan.events import EventGraph
 from rpeg.plan.play import Firing
 from rpeg.runtime.group import Groups
+from rpeg.runtime.hauls import Hauls
 from rpeg.runtime.store import Store
 from rpeg.runtime.task import Outcome, Progress, Task
 
@@ -38,10 +41,10 @@ Finished = Callable[[Span, Outcome], None]
 """Hears of every firing that did something."""
 StepDone = Callable[[int], None]
 """Hears of every step (from 1) whose events have all fired."""
-_Done = tuple[Firing, Sequence[int], Task | None, "Future[tuple[Outcome, float, float]] | None"]
+_Done = tuple[Firing, Sequence[int], Task | None, "Future[Any] | None"]
 _Ended = tuple[Sequence[int], Outcome, tuple[float, float]]
 """Arcs that get their tokens now, what was made, start and end on the clock of the run."""
-_FOR_ROWS = ("data:", "keep:", "drain:", "room:")
+_FOR_ROWS = ("data:", "keep:", "drain:", "room:", "transfer:")
 """Reasons of arcs whose tokens say that the rows of a firing are there, and its weights no longer needed."""
 
 
@@ -57,8 +60,10 @@ class WallClock:
         steps: range,
         hear: tuple[Finished, StepDone],
         wait_limit_s: float,
+        hauls: Hauls,
     ) -> None:
         """Run ``steps`` of ``graph`` on ``groups``: the first is where the run stands, the last where it ends."""
+        self._hauls = hauls
         self._graph, self._events, self._groups, self._store = graph, events, groups, store
         self._steps, self._wait_limit_s = steps, wait_limit_s
         self._on_finished, self._on_step_done = hear
@@ -82,12 +87,24 @@ class WallClock:
     def start(self, firing: Firing, arcs: Sequence[int]) -> None:
         """Call the group; a stage that rests in this step is done at once."""
         event = self._events.event_of[firing.event]
-        if not self._acts(event.stage, firing.index):
-            self._done.put((firing, arcs, None, None))
+        if (moved := self._hauls.move(self._groups, event)) is None and not self._acts(event.stage, firing.index):
+            self._rest(firing, arcs)
             return
         self._under_way[firing] = time.monotonic()
         self._started[firing.event].append(firing)
-        self._call(firing, arcs, self._store.task(event, firing.index))
+        if moved is not None:
+            moved.add_done_callback(lambda done: self._done.put((firing, arcs, None, done)))
+            return
+        task = self._store.task(event, firing.index)
+        self._call(firing, arcs, replace(task, lets_go=self._hauls.let_go_after(event)))
+
+    def _rest(self, firing: Firing, arcs: Sequence[int]) -> None:
+        """Do no more for a firing than to let go of what it would have used for the last time."""
+        freed = self._hauls.let_go(self._groups, self._events.event_of[firing.event])
+        if freed is None:
+            self._done.put((firing, arcs, None, None))
+        else:
+            freed.add_done_callback(lambda done: self._done.put((firing, arcs, None, done)))
 
     def _call(self, firing: Firing, arcs: Sequence[int], task: Task) -> None:
         future = self._groups.run(task)
@@ -100,14 +117,15 @@ class WallClock:
     def wait(self) -> Iterable[tuple[Firing, Sequence[int]]]:
         """Wait for the next firing to be done; what a worker raises is raised here."""
         firing, arcs, task, future = self._next()
-        if future is None or task is None:
+        if (ran := future.result() if future is not None else None) is None:
             self._finish(firing, Outcome())
             return [(firing, arcs)]
-        outcome, start_s, end_s = future.result()
+        outcome, start_s, end_s = ran
         start_s = self._began_s.setdefault(firing, start_s)
         if outcome.progress is Progress.DONE:
             times = (start_s - self._zero_s, end_s - self._zero_s)
             return self._end(firing, (self._released.pop(firing, arcs), outcome, times))
+        assert task is not None, f"{firing.event} moves data and is not done"
         self._call(firing, arcs, task)
         if outcome.progress is Progress.RELEASED and firing not in self._released:
             freed, left = self._split(arcs)
@@ -130,7 +148,7 @@ class WallClock:
             arcs, outcome, times = self._early.pop(first)
             del self._under_way[first], self._began_s[first]
             event = self._events.event_of[first.event]
-            sizes = (outcome.num_rows, outcome.num_tokens, outcome.version)
+            sizes = (outcome.num_rows, outcome.num_tokens, outcome.version, outcome.num_bytes)
             span = Span(event.id, event.stage, event.firing, first.index + 1, event.resources, *times, *sizes)
             self._on_finished(span, outcome)
             self._finish(first, outcome)
@@ -138,7 +156,9 @@ class WallClock:
         return found
 
     def _finish(self, firing: Firing, outcome: Outcome) -> None:
-        self._store.finish(self._events.event_of[firing.event], firing.index, outcome)
+        event = self._events.event_of[firing.event]
+        if event.stage in self._graph.stage_of:  # a move makes nothing
+            self._store.finish(event, firing.index, outcome)
         self._left[firing.index] -= 1
         if not self._left[firing.index]:
             del self._left[firing.index]

@@ -25,6 +25,7 @@ from rpeg.recipe.sources import load_task
 from rpeg.runtime.carry import Carry, Window, carry_of
 from rpeg.runtime.conversation import Conversation, converse, turn_metrics
 from rpeg.runtime.flow import Flow, flows, is_refreshed
+from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.judge import Judge
 from rpeg.runtime.learner import copied
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
@@ -43,6 +44,9 @@ _RIGHT = 0.999
 """A score from here on counts as a right answer."""
 _SHOWN = 16
 """Held-out samples of one evaluation that are kept to read."""
+
+_NONE = -1
+"""In place of a version: the sampler has no weights."""
 
 
 class Generator:
@@ -119,6 +123,15 @@ class Generator:
         self._weights[version] = weights
         for old in [v for v in self._weights if v < version - self._recipe.algorithm.staleness]:
             del self._weights[old]
+
+    def held(self, holder: Holder) -> Held:
+        """Return all versions of the weights; those that the sampler works with are a copy of one of them."""
+        kept = tuple(tensor for weights in self._weights.values() for tensor in weights.values())
+        return Held(kept, tuple(self._open_batches.model.parameters()), self._forget)
+
+    def _forget(self) -> None:
+        """Note that the sampler works with no version, so that the next use gives it one."""
+        self._sampler.version = _NONE
 
     def _use(self, task: Task) -> int:
         """Sample from the version that the task names; a publish without a pull brings its weights along."""

@@ -92,6 +92,11 @@ class Groups:
         }
         return _then(_all_of(calls), lambda ran: shares.joined(dealt, ran))
 
+    def call(self, mesh: str, method: str, *args: object) -> Future[Any]:
+        """Call a method of the one worker of a mesh."""
+        (name,) = worker_names(self._plan.mesh_named[mesh])
+        return self._home.call(name, method, *args)
+
     def save(self, mesh: str, folder: Path) -> Future[Any]:
         """Let a group write what its roles have learned into the folder of a checkpoint."""
         names = worker_names(self._plan.mesh_named[mesh])

@@ -17,7 +17,7 @@ from rpeg.runtime.task import Weights
 
 __all__ = ["Learner", "copied"]
 
-_MASTER = "master"
+_MASTER, _COUNT = "master", "step"
 
 
 class Learner:
@@ -60,6 +60,17 @@ class Learner:
     def num_parameters(self) -> int:
         """Weights that are trained."""
         return sum(each.numel() for each in self._named.values() if each.requires_grad)
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """All parameters, frozen ones included."""
+        return tuple(self._named.values())
+
+    @property
+    def moments(self) -> tuple[Tensor, ...]:
+        """What the optimizer remembers of every parameter, besides how often it was updated; none before the first."""
+        states = self._optimizer.state.values()
+        return tuple(value for state in states for key, value in state.items() if key != _COUNT)
 
     def update(self, denominator: int, scale: float = 1.0) -> tuple[float, float]:
         """Make the next weights from the gradients since the last update, which are sums over ``denominator`` units.

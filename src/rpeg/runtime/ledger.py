@@ -30,7 +30,8 @@ class _Step:
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
-        self.outcomes: list[tuple[Stage, Outcome]] = []
+        self.outcomes: list[tuple[Stage | None, Outcome]] = []
+        """With the stage; a move of data has none."""
 
 
 class Ledger:
@@ -64,8 +65,8 @@ class Ledger:
 
     def add(self, span: Span, outcome: Outcome) -> None:
         """Enter one firing; rows that are swept over again have been counted."""
-        step, stage = self._steps[span.step], self._graph.stage_of[span.stage]
-        if stage.kind is StageKind.TRAIN and span.firing >= row_parts(self._graph, span.stage):
+        step, stage = self._steps[span.step], self._graph.stage_of.get(span.stage)
+        if stage is not None and stage.kind is StageKind.TRAIN and span.firing >= row_parts(self._graph, span.stage):
             metrics = {name: value for name, value in outcome.metrics.items() if not name.startswith(_SUMMED)}
             outcome = replace(outcome, metrics=metrics, num_tokens=0)
         step.spans.append(span)
@@ -76,9 +77,10 @@ class Ledger:
         step = self._steps.pop(number)
         now_s = time.monotonic()
         step_s, self._closed_s = now_s - self._closed_s, now_s
-        counted = [o for stage, o in step.outcomes if stage.kind is self._counted]
+        of_stages = [(stage, outcome) for stage, outcome in step.outcomes if stage is not None]
+        counted = [o for stage, o in of_stages if stage.kind is self._counted]
         # A critic of its own trains on the same tokens, which are counted once.
-        trained = [o for stage, o in step.outcomes if stage.kind is StageKind.TRAIN and "logprob" in stage.heads]
+        trained = [o for stage, o in of_stages if stage.kind is StageKind.TRAIN and "logprob" in stage.heads]
         tokens = sum(outcome.num_tokens for outcome in trained)
         self._count(sum(outcome.num_rows for outcome in counted), tokens)
         metrics: dict[str, object] = {"step": number}
@@ -118,7 +120,9 @@ class Ledger:
     def _predict_next(self, number: int, spans: list[Span]) -> None:
         """Price the plan with what was measured: often while little is known, later every 16 steps (it takes 5 ms)."""
         for span in spans:
-            share = float(min(1, self._graph.firings(span.stage)))  # of a stage that acts in every n-th step, per step
+            is_stage = span.stage in self._graph.stage_of
+            # Of a stage that acts in every n-th step, per step.
+            share = float(min(1, self._graph.firings(span.stage))) if is_stage else 1.0
             self.costs.add(span.stage, span.duration_s * share)
         if number.bit_count() == 1 or number % 16 == 0:
             period_s, _ = cycle_ratio(lower(self._graph, self._plan, self.costs))

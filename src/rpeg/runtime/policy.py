@@ -28,6 +28,7 @@ from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.numerics.value_head import ValueHead, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, MOMENTS
+from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
@@ -214,6 +215,11 @@ class Policy:
         weights = self._parallel.weights() if self.adapter is None else self.adapter.merged_weights()
         whole = {**weights, **copied(nn.Module(), head)}
         return Outcome(weights=whole if self._ranks.is_first else None, version=task.step + 1)
+
+    def held(self, holder: Holder) -> Held:
+        """Return the weights with the head's, the moments, or both."""
+        weights = (*self.model.parameters(), *self.learner.parameters)
+        return Held(holder.parts(weights, self.learner.moments))
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``, and the adapter beside ``model/``, which has it added."""

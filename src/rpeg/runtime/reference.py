@@ -16,6 +16,7 @@ from rpeg.numerics.parallel.build import WHOLE, ModelLayout, parallel_model
 from rpeg.numerics.parallel.whole import WholeModel
 from rpeg.numerics.precision import dtype
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.learner import copied
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import Passes
@@ -43,11 +44,16 @@ class FrozenReference:
         """Load the weights, of which each of ``ranks`` keeps what ``layout`` gives it."""
         self._passes = Passes(recipe, ranks)
         model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
+        self._weights = tuple(model.parameters())
         self._model = parallel_model(model, layout, ranks.mesh, self._passes.scores)
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
         return self._passes.logprob_column(rows, self._model)
+
+    def held(self, holder: Holder) -> Held:
+        """Return the weights."""
+        return Held(self._weights)
 
 
 class AdapterOff:
@@ -85,6 +91,10 @@ class AverageReference:
             moved_average(dict(self._model.named_parameters()), dict(self._policy.named_parameters()), self._keep)
         )
         return Outcome(version=task.step + 1)
+
+    def held(self, holder: Holder) -> Held:
+        """Return the weights of the average."""
+        return Held(tuple(self._model.parameters()))
 
     def save(self, folder: Path) -> None:
         """Write the average into the folder of a checkpoint."""

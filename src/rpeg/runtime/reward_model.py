@@ -12,6 +12,7 @@ from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.reward_model import load_reward_model
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.verdict import overlong_metrics, overlong_penalties
@@ -53,6 +54,10 @@ class RewardRole:
         total, count = self._peers.counts(float(scored.sum()), len(scored))
         metrics = {"greedy/reward": total / count if count else float("nan")}
         return Outcome(Rows({"reward": rewards_N}), metrics=metrics, num_rows=len(rewards_N))
+
+    def held(self, holder: Holder) -> Held:
+        """Return the weights."""
+        return Held(self._model.parameters)
 
     def _score(self, rows: Rows) -> Tensor:
         return self._model.score([tokens.tolist() for tokens in rows.ragged("tokens").rows()])

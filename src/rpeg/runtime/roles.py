@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from rpeg.recipe.sources import open_rewards
 from rpeg.runtime.advantages import Advantages
 from rpeg.runtime.critic import Critic
 from rpeg.runtime.generator import Generator
+from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.judge import Judge
 from rpeg.runtime.kl_control import KlControl, coefficient_at
 from rpeg.runtime.origin import Origin
@@ -73,14 +75,20 @@ class Roles:
             case _:
                 raise AssertionError(f"{name}: no role does {stage.kind}")
 
-    def save(self, folder: Path) -> None:
+    def held(self, holder: Holder) -> Held | None:
+        """Return the tensors of some data, None while the role that holds them is not built."""
+        role = self.__dict__.get(holder.role)
+        return None if role is None else role.held(holder)
+
+    def save(self, folder: Path, at_hand: Callable[[str], AbstractContextManager[None]]) -> None:
         """Write what the roles of this worker have learned into the folder of a checkpoint; one of all ranks does.
 
-        All ranks call it: the policy may be split over them.
+        All ranks call it: the policy may be split over them. Each role is ``at_hand`` meanwhile, one after the other.
         """
         for name in ("policy", "critic", "average", "kl_control"):
             if name in self.__dict__ and (name == "policy" or self._ranks.is_first):
-                getattr(self, name).save(folder)
+                with at_hand(name):
+                    getattr(self, name).save(folder)
 
     def close(self) -> None:
         """End what was started to help."""

@@ -31,12 +31,14 @@ from rpeg.plan.events import EventGraph
 from rpeg.plan.lower import lower
 from rpeg.plan.plan import Plan
 from rpeg.plan.play import Player
+from rpeg.plan.rules import check_plan
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
 from rpeg.runtime.group import Groups
+from rpeg.runtime.hauls import Hauls
 from rpeg.runtime.homes.choose import open_home
 from rpeg.runtime.interrupt import Interrupt
 from rpeg.runtime.ledger import Ledger
@@ -105,7 +107,7 @@ def planned(
         PlanError: with all that the plan asks for and workers cannot do.
     """
     graph = build(recipe)
-    plan = bind(graph)
+    plan = check_plan(graph, bind(graph))
     events = lower(graph, plan, KnownCosts({}))
     check_plan_runs(recipe, graph, plan, events, lambda: outline_of(recipe))
     return graph, plan, events
@@ -139,6 +141,7 @@ class _Run:
     ) -> None:
         self._recipe, self.folder, self.listener, self._interrupt = recipe, folder, listener, interrupt
         self._graph, self._plan, self._events = graph, plan, events
+        self._hauls = Hauls(graph, plan)
         self._began_s = time.monotonic()
         self._steps_done = 0
         self._spread = SpreadWatch()
@@ -173,6 +176,7 @@ class _Run:
                 self._play(groups, source, start)
             finally:
                 groups.close()
+                shutil.rmtree(self.folder.away, ignore_errors=True)
         self._leave()
 
     def _num_slots(self) -> int:
@@ -196,7 +200,8 @@ class _Run:
         def spec(mesh: str, place: Place | None) -> WorkerSpec:
             bindings = tuple(binding for binding in self._plan.bindings if binding.mesh == mesh)
             stages = tuple(binding.stage for binding in bindings)
-            return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, bindings, place)
+            stays, away = self._hauls.stays(mesh), self.folder.away / mesh
+            return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, bindings, place, stays, away)
 
         groups.spawn(spec, self._recipe.run.wait_limit_s)
 
@@ -205,7 +210,8 @@ class _Run:
         for stage in self._graph.stages:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
-                outcome, _, _ = groups.run(task).result()
+                with self._hauls.at_hand(groups, stage.name):
+                    outcome, _, _ = groups.run(task).result()
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)
@@ -220,15 +226,8 @@ class _Run:
         if start:
             store.restore(start.waiting())
         hear = (self._hear, self._close_step)
-        clock = WallClock(
-            self._graph,
-            self._events,
-            groups,
-            store,
-            range(self._steps_done, steps),
-            hear,
-            self._recipe.run.wait_limit_s,
-        )
+        ahead, limit_s = range(self._steps_done, steps), self._recipe.run.wait_limit_s
+        clock = WallClock(self._graph, self._events, groups, store, ahead, hear, limit_s, self._hauls)
         clock.resume_at(max((span.end_s for span in read_spans(self.folder.spans)), default=0.0))
         player = Player(self._events, clock, cut=self._steps_done)
         self._interrupt.on_stop(player.stop_at_nearest_cut)

@@ -14,9 +14,12 @@ from rpeg.graph.lineage import generators
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
 from rpeg.plan.plan import Plan
+from rpeg.plan.shipments import hauls
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
+from rpeg.runtime.hauls import residency_faults
+from rpeg.runtime.holders import holder_of
 from rpeg.runtime.support_layout import Outline, binding_faults
 
 __all__ = ["EXECUTED", "check_plan_runs", "engine_faults", "loop_faults", "unsupported"]
@@ -134,11 +137,17 @@ def check_plan_runs(recipe: Recipe, graph: Graph, plan: Plan, events: EventGraph
     """
     stages = {binding.stage for binding in plan.bindings}
     faults = list(binding_faults(recipe, graph, plan, outline))
-    faults += [Fault(each.data, f"lives at {each.home}", "data cannot be moved away yet") for each in plan.residencies]
+    faults += residency_faults(graph, plan)
+    if recipe.sampling.engine != "torch":
+        holders = {each.data: holder_of(graph, each.data) for each in plan.residencies}
+        sampled = [data for data, holder in holders.items() if holder is not None and holder.role == "generator"]
+        keeps = f"is moved away, and {recipe.sampling.engine} keeps its weights where they are"
+        faults += [Fault(data, keeps, "let it stay, or set sampling.engine=torch") for data in sampled]
+    moves = {shipment.name for shipment in hauls(graph, plan)}
     faults += [
         Fault(event.id, "moves data between meshes", "keep the stages that share it on one mesh")
         for event in events.events
-        if event.stage not in stages
+        if event.stage not in stages | moves
     ]
     faults += _apart(graph, plan)
     if faults:

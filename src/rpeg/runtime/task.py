@@ -39,6 +39,8 @@ class Task:
     """Samples that the step before has left unfinished."""
     places: tuple[int, ...] = ()
     """Numbers of the prompts in the run, where groups are handed out in the order of their ends."""
+    lets_go: tuple[str, ...] = ()
+    """Data that gives up its room on the device afterwards; there is a copy of it elsewhere."""
 
 
 class Progress(StrEnum):
@@ -71,6 +73,8 @@ class Outcome:
     """Mean advantage of every sample, to be read beside it."""
     num_rows: int = 0
     num_tokens: int = 0
+    num_bytes: int = 0
+    """What was moved to the device or away from it."""
     version: int | None = None
     """Version of the weights it used or made."""
     progress: Progress = Progress.DONE

@@ -11,11 +11,12 @@ import torch
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.precision import device
-from rpeg.plan.plan import Binding
+from rpeg.plan.plan import Binding, Home
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.roles import Roles
-from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.residency import Residents, Stay
+from rpeg.runtime.roles import Method, Roles
+from rpeg.runtime.task import Outcome, Progress, Task
 from rpeg.runtime.world import ALONE, Place, join, leave
 
 __all__ = ["Worker", "WorkerSpec", "use_threads"]
@@ -39,6 +40,10 @@ class WorkerSpec:
     """Of these stages: how their models lie on the ranks of its mesh."""
     place: Place | None = None
     """Where it stands among the workers that compute together; None where each computes alone."""
+    stays: tuple[Stay, ...] = ()
+    """Data that it has on its device only for a time."""
+    folder: Path = Path()
+    """Where it puts what lives on disk meanwhile."""
 
 
 class Worker:
@@ -47,21 +52,41 @@ class Worker:
     def __init__(self, spec: WorkerSpec) -> None:
         """Load what the bound stages need, on the thread that will use it."""
         use_threads(spec.threads, deterministic=spec.recipe.run.deterministic)
-        ranks = ALONE if spec.place is None else join(spec.place, device(spec.recipe.run.device))
+        place = device(spec.recipe.run.device)
+        ranks = ALONE if spec.place is None else join(spec.place, place)
         self._roles = Roles(spec.recipe, spec.graph, spec.origin, ranks, spec.bindings)
-        self._methods = {stage: self._roles.method(stage) for stage in spec.stages}
+        self._residents = Residents(self._roles, spec.graph, spec.stays, place, spec.folder)
+        self._methods: dict[str, Method] = {}
+        for stage in spec.stages:
+            self._methods[stage] = self._roles.method(stage)
+            self._residents.settle()
 
     def run(self, task: Task) -> tuple[Outcome, float, float]:
         """Do one firing; return its outcome with its start and end on the monotonic clock."""
         start_s = time.monotonic()
         # Reads of steps before the first find nothing; prompts, which come from outside, have no mask.
         is_idle = task.kind in _ON_SAMPLES and not task.samples.columns and "mask" not in task.groups.columns
+        if not is_idle:
+            self._residents.check(task.stage)
         outcome = Outcome() if is_idle else self._methods[task.stage](task)
+        for data in task.lets_go if outcome.progress is Progress.DONE else ():
+            self._residents.let_go(data)
         return outcome, start_s, time.monotonic()
 
+    def move(self, data: str, to: Home) -> tuple[Outcome, float, float]:
+        """Bring data to the device, or send it to the host or to disk."""
+        start_s = time.monotonic()
+        outcome = Outcome(num_bytes=self._residents.move(data, to))
+        return outcome, start_s, time.monotonic()
+
+    def let_go(self, names: tuple[str, ...]) -> None:
+        """Give up the room of data that has not changed since it came."""
+        for data in names:
+            self._residents.let_go(data)
+
     def save(self, folder: Path) -> None:
-        """Write what its roles have learned into ``folder``."""
-        self._roles.save(folder)
+        """Write what its roles have learned into ``folder``, also what is away."""
+        self._roles.save(folder, self._residents.at_hand)
 
     def close(self) -> None:
         """End what was started to help, and leave the others."""
