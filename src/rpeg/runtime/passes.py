@@ -69,9 +69,12 @@ class MicroBatch:
 class Passes:
     """How rows go through models: on which device, in which number format, how many at once."""
 
-    def __init__(self, recipe: Recipe, ranks: Ranks = ALONE) -> None:
-        """Take everything from the recipe; ``ranks`` make passes over other rows at the same time."""
-        self._ranks = ranks
+    def __init__(self, recipe: Recipe, ranks: Ranks = ALONE, most_rows: int | None = None) -> None:
+        """Take everything from the recipe; ``ranks`` make passes over other rows at the same time.
+
+        A micro-batch has at most ``most_rows``, if that is said, and the tokens that the recipe allows.
+        """
+        self._ranks, self._most_rows = ranks, most_rows
         self.device = device(recipe.run.device)
         self._dtype = dtype(recipe.model.dtype)
         self._temperature = recipe.sampling.temperature
@@ -86,7 +89,8 @@ class Passes:
         tokens, masks = rows.ragged("tokens").rows(), rows.ragged("mask").rows()
         trained = [pick for pick in picks if masks[pick].any()]
         found: list[MicroBatch] = []
-        for batch in split([len(tokens[pick]) for pick in trained], self._budget_tokens):
+        lengths = [len(tokens[pick]) for pick in trained]
+        for batch in split(lengths, self._budget_tokens, most_rows=self._most_rows):
             chosen = [trained[i] for i in batch]
             padded = [_padded([column[i] for i in chosen], self.device) for column in (tokens, masks)]
             found.append(MicroBatch(rows, chosen, Padded(*padded)))

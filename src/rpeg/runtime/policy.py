@@ -50,14 +50,21 @@ class Policy:
     """
 
     def __init__(
-        self, recipe: Recipe, contract: Contract, origin: Origin, ranks: Ranks = ALONE, layout: ModelLayout = WHOLE
+        self,
+        recipe: Recipe,
+        contract: Contract,
+        origin: Origin,
+        ranks: Ranks = ALONE,
+        layout: ModelLayout = WHOLE,
+        most_rows: int | None = None,
     ) -> None:
         """Load the weights, and the optimizer's state to go on from.
 
-        ``ranks`` train the same with other rows, or, as ``layout`` says, with other parts of the weights.
+        ``ranks`` train the same with other rows, or, as ``layout`` says, with other parts of the weights. Micro-batches
+        have at most ``most_rows``.
         """
         self._recipe, self._contract, self._ranks = recipe, contract, ranks
-        self._passes = Passes(recipe, ranks)
+        self._passes = Passes(recipe, ranks, most_rows)
         # An adapter stands on the weights that the training began with; those of a checkpoint have it added.
         weights = origin.model if recipe.model.adapter is None else origin.reference
         self.model = load_model(weights, dtype(recipe.model.weights), self._passes.device)

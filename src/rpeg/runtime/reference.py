@@ -39,9 +39,16 @@ class Reference(Protocol):
 class FrozenReference:
     """The weights that the training began with, in the number format of the passes."""
 
-    def __init__(self, recipe: Recipe, folder: Path, ranks: Ranks = ALONE, layout: ModelLayout = WHOLE) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        ranks: Ranks = ALONE,
+        layout: ModelLayout = WHOLE,
+        most_rows: int | None = None,
+    ) -> None:
         """Load the weights, of which each of ``ranks`` keeps what ``layout`` gives it."""
-        self._passes = Passes(recipe, ranks)
+        self._passes = Passes(recipe, ranks, most_rows)
         model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
         self._model = parallel_model(model, layout, ranks.mesh, self._passes.scores)
 
