@@ -17,7 +17,8 @@ import time
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from rpeg.numerics.sampler import Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.samples import SamplingParams
 
 PAD, END, FIRST_CHARACTER = 0, 1, 2
 

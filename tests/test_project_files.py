@@ -20,7 +20,7 @@ import rpeg
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 METADATA = PROJECT["project"]
-NOT_LOCKED = {"ray", "vllm", "wandb"}
+NOT_LOCKED = {"vllm", "wandb"}
 """Extras that are installed where they are used; the constraints are for training and development."""
 
 

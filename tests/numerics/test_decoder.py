@@ -33,14 +33,14 @@ def model(request):
 def test_prefill_and_decode_equal_plain_forward_passes(model):
     prompts, answers = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14]], [[20, 21], [22, 23], [24, 25]]
     decoder = Decoder(model, pad_id=0)
-    block, logits = decoder.prefill(prompts)
+    block, outlook = decoder.prefill(prompts)
     cache = KvCache(block, num_slots=5, num_columns=12)
     cache.write(block, torch.arange(3), first_row=0, end=8)
-    found = [logits]
+    found = [outlook.logits_BV]
     for column in range(2):
         cache.open(3, begin=2, end=9 + column)
         ids = torch.tensor(answers)[:, column : column + 1]
-        found.append(decoder.decode(ids, torch.tensor([0, 5, 3]), 7 + column, cache))
+        found.append(decoder.decode(ids, torch.tensor([0, 5, 3]), 7 + column, cache).logits_BV)
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         plain = model(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 :]
         assert torch.allclose(torch.stack(found)[:, row], plain, atol=1e-5)
@@ -50,7 +50,7 @@ def test_prefill_and_decode_equal_plain_forward_passes(model):
 def test_the_pad_id_changes_nothing():
     model = tiny("qwen3")
     first, second = (Decoder(model, pad_id).prefill([[5, 6, 7], [8]])[1] for pad_id in (0, 63))
-    assert torch.equal(first, second)
+    assert torch.equal(first.logits_BV, second.logits_BV)
 
 
 @pytest.mark.parametrize(

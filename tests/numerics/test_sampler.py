@@ -1,6 +1,7 @@
 """The sampler against `model.generate`, plain forward passes, chance, and itself with other slots and company."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rpeg.errors import ModelError, RunFault
-from rpeg.numerics import sampler as sampler_module
-from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics import running as running_module
+from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.samples import Sampled, SamplingParams
 
 END = 1
 PARAMS = SamplingParams(temperature=1.0, max_new_tokens=12, end_ids=(END, 7, 9))
@@ -106,7 +108,7 @@ def test_company_changes_nothing(model):
     for number, prompt in enumerate(prompts):
         pair = together[2 * number : 2 * number + 2]
         alone = samples(model, [prompt], group=2, seeds=[2 * number, 2 * number + 1])
-        assert same([Sampled(s.index - 2 * number, s.ids, s.logps, s.finished) for s in pair], alone)
+        assert same([replace(s, index=s.index - 2 * number) for s in pair], alone)
 
 
 def test_left_padding_changes_nothing(model):
@@ -202,7 +204,7 @@ def test_an_end_token_in_the_last_place_is_finished(model):
 
 
 def test_one_new_token_needs_no_decode(model, monkeypatch):
-    monkeypatch.setattr(sampler_module.Decoder, "decode", None)
+    monkeypatch.setattr(running_module.Decoder, "decode", None)
     found = samples(model, ragged(5), group=2, params=SamplingParams(1.0, 1, (END,)), slots=3)
     assert {len(sampled.ids) for sampled in found} == {1}
 
@@ -215,11 +217,11 @@ def test_no_prompts_no_samples(model):
 
 
 def test_every_prompt_is_prefilled_once(model, monkeypatch):
-    prefilled, prefill = [], sampler_module.Decoder.prefill
+    prefilled, prefill = [], running_module.Decoder.prefill
     monkeypatch.setattr(
-        sampler_module.Decoder, "prefill", lambda self, part: prefilled.append(len(part)) or prefill(self, part)
+        running_module.Decoder, "prefill", lambda self, part: prefilled.append(len(part)) or prefill(self, part)
     )
-    monkeypatch.setattr(sampler_module, "_PREFILL_TOKENS", 20)
+    monkeypatch.setattr(running_module, "_PREFILL_TOKENS", 20)
     expected = samples(model, ragged(10), group=4, slots=100)
     assert sum(prefilled) == 10
     assert len(prefilled) > 2  # blocks of 20 tokens at most
@@ -229,8 +231,8 @@ def test_every_prompt_is_prefilled_once(model, monkeypatch):
 
 
 def test_columns_move_back_when_the_clock_reaches_the_end(model, monkeypatch):
-    moves, move = [], sampler_module._Batch._move_columns
-    monkeypatch.setattr(sampler_module._Batch, "_move_columns", lambda self: moves.append(self.clock) or move(self))
+    moves, move = [], running_module.Running._move_columns
+    monkeypatch.setattr(running_module.Running, "_move_columns", lambda self: moves.append(self.clock) or move(self))
     expected = samples(model, ragged(30), slots=100)
     assert not moves
     assert same(samples(model, ragged(30), slots=2), expected)
@@ -271,7 +273,9 @@ def test_load_copies_in_place_and_takes_the_version(model):
     other.load_state_dict({name: weight.bfloat16().float() for name, weight in other.state_dict().items()})
     assert sampler.version == 3
     assert [parameter.data_ptr() for parameter in sampler.model.parameters()] == addresses
-    assert list(sampler.generate([[5, 6]], 1, PARAMS, [3])) == samples(other, [[5, 6]], seeds=[3])
+    (sampled,) = sampler.generate([[5, 6]], 1, PARAMS, [3])
+    assert sampled.versions == [3] * len(sampled.ids)
+    assert [replace(sampled, versions=[0] * len(sampled.ids))] == samples(other, [[5, 6]], seeds=[3])
 
 
 def test_load_takes_tied_weights_once():

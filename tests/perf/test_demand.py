@@ -35,7 +35,9 @@ def asked(graph: Graph, **more: Any) -> dict[str, Demand]:
 def test_rows_of_ppo() -> None:
     found = asked(ppo(64, 2, mini_batches=4, passes=2))
     assert [found[name].rows for name in ("gen", "ref", "gae", "train_actor", "update_actor")] == [128, 128, 128, 32, 0]
-    assert (found["gen"].group_size, found["train_actor"].passes, found["update_actor"].passes) == (2, 2, 2)
+    assert (found["gen"].group_size, found["update_actor"].updates) == (2, 1)
+    once = asked(ppo(64, 2, mini_batches=4))
+    assert {name: each.rows for name, each in found.items()} == {name: each.rows for name, each in once.items()}
     assert (found["value"].shape, found["gen"].shape, found["gae"].shape) == (LARGE, SMALL, None)
 
 

@@ -72,7 +72,7 @@ def test_every_micro_batch_costs_the_host(price: object) -> None:
 
 
 def test_every_tensor_costs_an_update() -> None:
-    demand = Demand(StageKind.UPDATE, LOAD, SHAPE, 0.0, passes=2.0)
+    demand = Demand(StageKind.UPDATE, LOAD, SHAPE, 0.0, updates=2.0)
     found = float(price_stage(demand, ONE, table_of([Choice()]), software_for("rpeg")).occupancy_s[0])
     constants = software_for("rpeg").trainer(ONE).constants
     moved_s = trainer().kernels.stream_s(494_032_768 * constants.optimizer_bytes, 1)

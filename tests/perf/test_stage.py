@@ -99,8 +99,8 @@ def test_training_costs_a_few_forward_passes() -> None:
     assert 1.1 < again / train < 1.4
 
 
-def test_two_sweeps_take_twice_as_long() -> None:
-    once, twice = (seconds(demand(StageKind.TRAIN, passes=n), Choice(dp=8, zero=1)) for n in (1.0, 2.0))
+def test_two_optimizer_steps_take_twice_as_long() -> None:
+    once, twice = (seconds(demand(StageKind.UPDATE, updates=n), Choice(dp=8, zero=1)) for n in (1.0, 2.0))
     firing_s = SOFTWARE.constants.firing_s
     assert twice - firing_s == pytest.approx(2 * (once - firing_s))
 

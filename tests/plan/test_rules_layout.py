@@ -19,7 +19,8 @@ from rpeg.plan.site import Site
 from rpeg.shapes.tensor import Tensor
 
 MOE = (Tensor("router", (("layers", 48), ("experts", 256))), Tensor("q", (("layers", 48), ("heads", 64), ("", 128))))
-SITE = Site(load_system("alps"), {"actor": QWEN_7B, "moe": MOE})
+LINEAR = (Tensor("linear.qk", (("layers", 4), ("pair", 2), ("key_heads", 4), ("key_size", 8), ("hidden", 16))),)
+SITE = Site(load_system("alps"), {"actor": QWEN_7B, "moe": MOE, "linear": LINEAR})
 
 
 def one_stage(
@@ -70,20 +71,66 @@ def test_28_heads_do_not_divide_over_8(make: Any) -> None:
 def test_all_that_does_not_divide_is_in_one_message(make: Any) -> None:
     """256 experts and 64 heads over 3: both at once."""
     shard = (("experts", "ep"), ("heads", "tp"), ("layers", "pp"))
-    plan = one_stage(make, model="moe", axes=(("pp", 5), ("ep", 3), ("tp", 3)), shard=shard)
+    plan = one_stage(make, model="moe", axes=(("pp", 11), ("ep", 3), ("tp", 3)), shard=shard)
     assert faults(*plan) == [
         "P3 train: ep = 3 does not divide 256 experts of moe; choose 1, 2, 4, 8, 16, 32 or 64, "
         "or split the layers over a pp axis instead",
         "P3 train: tp = 3 does not divide 64 heads of moe; choose 1, 2, 4, 8, 16, 32 or 64, "
         "or split the layers over a pp axis instead",
-        "P3 train: pp = 5 does not divide 48 layers of moe; choose 1, 2, 3, 4, 6, 8, 12, 16, 24 or 48",
+        "P3 train: pp = 11 stages of 5 of the 48 layers of moe leave some empty; choose 10 or 12",
     ]
+
+
+@pytest.mark.parametrize(
+    ("pp", "choices"),
+    [(2, ""), (3, ""), (5, ""), (7, ""), (8, "7 or 10"), (9, "7 or 10"), (14, ""), (15, "14 or 28"), (30, "28")],
+)
+def test_stages_may_have_unlike_numbers_of_layers_but_none_may_be_empty(make: Any, pp: int, choices: str) -> None:
+    """Of 28 layers, 5 stages have 6, 6, 6, 6 and 4; 8 stages would have 4 each and leave one empty."""
+    found = faults(*one_stage(make, axes=(("pp", pp),), shard=(("layers", "pp"),)))
+    size = -(-28 // pp)
+    text = f"P3 train: pp = {pp} stages of {size} of the 28 layers of actor leave some empty; choose {choices}"
+    assert found == ([text] if choices else [])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({}, None),
+        ({"zero": 1}, None),
+        ({"zero": 3}, "ZeRO 3 over dp"),
+        ({"axes": (("pp", 2), ("dp", 1), ("tp", 2))}, "heads over tp"),
+        ({"zero": 2, "axes": (("pp", 2), ("dp", 2), ("tp", 2))}, "heads over tp and ZeRO 2 over dp"),
+    ],
+)
+def test_gradients_that_are_put_off_are_of_whole_weights(make: Any, parameters: dict[str, Any], said: str) -> None:
+    parameters = {"axes": (("pp", 2), ("dp", 2), ("tp", 1)), "shard": (("layers", "pp"), ("heads", "tp"))} | parameters
+    assert faults(*one_stage(make, pipeline=Pipeline.ZERO_BUBBLE, **parameters)) == (
+        [
+            f"P3 train: has the schedule zero_bubble and splits {said}; gradients put off are of whole weights: "
+            "choose 1f1b, or split layers alone, with ZeRO 0 or 1"
+        ]
+        if said
+        else []
+    )
 
 
 @pytest.mark.parametrize(("tp", "is_legal"), [(2, True), (4, True), (8, True), (3, False), (6, False)])
 def test_kv_heads_are_split_or_repeated(make: Any, tp: int, is_legal: bool) -> None:
     found = faults(*one_stage(make, axes=(("tp", tp),), shard=(("kv_heads", "tp"),)))
     assert (found == []) is is_legal
+
+
+def test_uneven_parts_are_refused_together(make: Any) -> None:
+    """152,064 tokens and 18,944 features do not divide over 5, nor do 28 heads and 4 key-value heads."""
+    shard = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("vocabulary", "tp"))
+    found = faults(*one_stage(make, axes=(("tp", 5),), shard=shard))
+    assert [text.partition("; ")[0] for text in found] == [
+        "P3 train: tp = 5 does not divide 28 heads of actor",
+        "P3 train: tp = 5 does not divide 4 kv_heads of actor",
+        "P3 train: tp = 5 does not divide 18944 ffn of actor",
+        "P3 train: tp = 5 does not divide 152064 vocabulary of actor",
+    ]
 
 
 def test_what_is_split_is_there(make: Any) -> None:
@@ -164,6 +211,17 @@ def test_an_interleaved_pipeline_has_two_parts_per_device_and_whole_rounds(make:
         "choose micro-batches of 1 or 3"
     ]
     assert faults(*one_stage(make, axes=(("pp", 2),), micro_rows=Dim("3"), **parameters)) == []
+
+
+def test_rows_of_linear_attention_are_not_split(make: Any) -> None:
+    """Attention takes any number of ranks along a row; a state that is carried along it does not."""
+    for kind in (StageKind.TRAIN, StageKind.FORWARD):
+        assert faults(*one_stage(make, axes=(("cp", 3),), kind=kind)) == []
+        assert faults(*one_stage(make, axes=(("cp", 2),), kind=kind, model="linear")) == [
+            "P3 train: splits rows over cp = 2, and linear attention of linear carries a state along them; "
+            "choose cp = 1, or split over tp, pp or dp"
+        ]
+        assert faults(*one_stage(make, axes=(("cp", 1), ("dp", 2)), kind=kind, model="linear")) == []
 
 
 def test_stages_without_rows_may_have_any_number_of_ranks(make: Any) -> None:

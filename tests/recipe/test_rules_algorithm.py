@@ -94,6 +94,38 @@ CASES = [
         "nothing lies between; set it to recorded, or staleness to at least 1",
     ),
     (
+        ["algorithm.name=remax", "algorithm.in_flight=keep", "algorithm.staleness=1"],
+        "algorithm.in_flight: is not possible with remax, which samples a second answer beside; remove it",
+    ),
+    (
+        ["algorithm.name=ppo", "algorithm.partial_rollouts={max_carry: 1, budget_tokens: 8}"],
+        "algorithm.partial_rollouts: is not possible with ppo, which has a critic; remove it",
+    ),
+    (
+        ["algorithm.partial_rollouts={max_carry: 2, budget_tokens: 8}", "algorithm.correction=none"],
+        "algorithm.correction: none with staleness 0 and answers carried over 2 steps: uncorrected losses collapse",
+    ),
+    (
+        ["algorithm.passes=2"],
+        "algorithm.passes: 2 with grpo: only algorithms with a critic sweep several times yet; set it to 1, or",
+    ),
+    (
+        ["algorithm.name=ppo", "critic.values=recorded"],
+        "critic.values: recorded with sharing none: the sampler runs the policy, and the critic is another model; set",
+    ),
+    (
+        ["algorithm.name=ppo_shared", "critic.values=recorded", "algorithm.staleness=1"],
+        "critic.value_clip: 0.2 with staleness 1 and values recorded: it would clip around values of older weights",
+    ),
+    (
+        ["algorithm.name=ppo_shared", "critic.values=recorded", "algorithm.rewrites=['fire{stage=value,rows=4}']"],
+        "algorithm.rewrites: fire{stage=value,rows=4} names the pass for values, which there is not with critic.values",
+    ),
+    (
+        ["algorithm.name=ppo_shared", "critic.values=recorded", "algorithm.dynamic_sampling.max_rounds=2"],
+        "algorithm.dynamic_sampling: is not possible with ppo_shared: groups are judged and replaced while sampling",
+    ),
+    (
         ["algorithm.name=ppo", "critic.sharing=full"],
         "critic.sharing: full with algorithm ppo; set algorithm.name to ppo_shared",
     ),
@@ -135,13 +167,16 @@ def test_a_violated_rule_is_the_only_fault(faults_of: Faults, overrides: list[st
         ["algorithm.name=ppo", "algorithm.kl_target=6.0", "algorithm.kl_horizon=52"],
         ["algorithm.name=ppo", "critic.lr=1e-5", "critic.value_clip=null", "algorithm.dual_clip=3.0"],
         ["algorithm.name=ppo_shared", "critic.sharing=lower", "critic.layers=1"],
+        ["algorithm.name=ppo", "algorithm.old_logprob=recorded"],
+        ["algorithm.name=ppo_shared", "algorithm.passes=4"],
+        ["algorithm.name=ppo_shared", "critic.values=recorded", "algorithm.old_logprob=recorded"],
+        ["algorithm.name=ppo_shared", "critic={values: recorded, value_clip: null}", "algorithm.staleness=2"],
         ["algorithm.kl_coefficient=0.1", "algorithm.reference=ema", "algorithm.reference_decay=0.9"],
         ["model.adapter.rank=4", "algorithm.kl_coefficient=0.1", "algorithm.reference=adapter_off"],
         ["model.adapter.target=[q_proj]", "algorithm.name=ppo_shared", "algorithm.reference=adapter_off"],
         ["algorithm.staleness=2", "algorithm.correction=masked", "algorithm.correction_low=0.2"],
         ["algorithm.staleness=2", "algorithm.correction=decoupled", "algorithm.ess_scaling=true"],
         ["algorithm.staleness=1", "algorithm.correction=decoupled", "algorithm.old_logprob=interpolated"],
-        ["algorithm.name=ppo", "algorithm.old_logprob=recorded"],
     ],
 )
 def test_what_is_just_inside_is_accepted(right: str, overrides: list[str]) -> None:

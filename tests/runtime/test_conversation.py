@@ -17,7 +17,8 @@ from rpeg.environments.problem import Problem
 from rpeg.errors import DataError
 from rpeg.numerics.model import scratch_model
 from rpeg.numerics.parallel.peers import Peers
-from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.numerics.scores import response_scores
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
@@ -63,7 +64,8 @@ class Script:
         self.calls.append(([list(p) for p in prompts], list(seeds), None if written is None else list(written)))
         for index in reversed(range(len(seeds))):
             said = ids(next(self.turns[seeds[index]]))
-            yield Sampled(index, said, [-0.5] * len(said), said[-1] in params.end_ids)
+            ended = said[-1] in params.end_ids
+            yield Sampled(index, said, [-0.5] * len(said), ended, [0] * len(said), [0.25] * len(said))
 
 
 def talk(script: Script, max_new_tokens: int = 40, max_turns: int = 4, group: int = 1, environment: Any = TOOL) -> Any:
@@ -82,6 +84,7 @@ def test_turns_are_put_together_as_they_are() -> None:
     assert long.ids == ids("[1+1]2;[2+1]3;#3.!")
     assert "".join("x" if own else "." for own in long.mask) == "xxxxx..xxxxx..xxxx"
     assert long.logps == [-0.5 if own else 0.0 for own in long.mask]
+    assert long.values == [0.25 if own else 0.0 for own in long.mask]
     assert (long.num_turns, long.ending, long.finished) == (3, Ending.FINISHED, True)
     assert (short.ids, short.mask, short.num_turns) == (ids("#3.!"), [True] * 4, 1)
     # The first turns are sampled together; then only who goes on, from all there is, counted from the prompt.

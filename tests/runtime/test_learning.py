@@ -19,9 +19,16 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return warm_model(tmp_path_factory.mktemp("start") / "warm", updates=1200)
 
 
-@pytest.mark.parametrize("name", ALGORITHM_DEFAULTS)
-def test_accuracy_rises(tmp_path: Path, warm: Path, name: str) -> None:
-    series = read_series(learn(tmp_path / name, warm, name, 10).metrics)
+RECORDED = ("critic.values=recorded", "algorithm.old_logprob=recorded")
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [*((name, ()) for name in ALGORITHM_DEFAULTS), ("ppo_shared", RECORDED)],
+    ids=[*ALGORITHM_DEFAULTS, "ppo_shared-recorded"],
+)
+def test_accuracy_rises(tmp_path: Path, warm: Path, name: str, overrides: tuple[str, ...]) -> None:
+    series = read_series(learn(tmp_path / name, warm, name, 10, *overrides).metrics)
     before, after = series.first("eval/accuracy"), series.last("eval/accuracy")
     assert before is not None
     assert after is not None

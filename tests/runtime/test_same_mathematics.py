@@ -217,7 +217,6 @@ def test_plans_that_cannot_run_are_refused(tmp_path: Path, move: str, reason: st
 @pytest.mark.parametrize(
     ("rewrite", "reason"),
     [
-        ("in_flight{stage=gen,kv=keep}", "gen: switches weights within a token; only switches between steps run yet"),
         ("over_sample{stage=gen,factor=5/4,stop=drop_groups}", "no worker carries out filter stages yet"),
         ("unfold{n=2}", "2 generate stages of actor in one step; only 1 of a kind runs yet"),
         ("retime{stage=pull,r=1}", "pull: installs weights 1 steps late"),

@@ -27,6 +27,7 @@ def test_the_table_of_transformations() -> None:
         "co_schedule": EXACT,
         "use_recorded_logprob": LEARNING,
         "recompute_logprob": LEARNING,
+        "use_recorded_value": LEARNING,
         "drop_dead": EXACT,
         "merge_equal": EXACT,
         "defer_normalise": NUMERIC,
@@ -62,5 +63,5 @@ def test_all_are_offered_by_default() -> None:
     names = {offer.transform.name for offer in offers(grpo(8, 2, evaluate_every_steps=4), explore=True)}
     assert names == set(TRANSFORMS) - {
         *("split_push", "share_trunk", "fuse_forward", "co_schedule"),
-        *("use_recorded_logprob", "drop_dead", "merge_equal", "defer_normalise"),
+        *("use_recorded_logprob", "use_recorded_value", "drop_dead", "merge_equal", "defer_normalise"),
     }

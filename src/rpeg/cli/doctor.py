@@ -23,6 +23,7 @@ _NEEDED_FOR = {
     "math-verify": "reward math_verify",
     "vl-convert-python": "report.html",
     "tensorboardX": "tensorboard/ in the run folder",
+    "ray": "run.home: ray",
 }
 
 

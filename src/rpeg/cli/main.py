@@ -15,6 +15,7 @@ from rpeg.cli.diff import diff
 from rpeg.cli.doctor import doctor
 from rpeg.cli.evaluate import evaluate
 from rpeg.cli.explain import explain
+from rpeg.cli.launch import launch
 from rpeg.cli.plan import plan
 from rpeg.cli.report import report
 from rpeg.cli.rewrite import rewrite
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
-    *(train, report, plan, explain, compare, evaluate, show, check, rewrite, diff, simulate),
+    *(train, launch, report, plan, explain, compare, evaluate, show, check, rewrite, diff, simulate),
     *(validate, calibrate, doctor),
 )
 for command in _COMMANDS:

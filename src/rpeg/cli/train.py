@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rpeg.plan.plan import Plan
     from rpeg.recipe.schema import Recipe
 
-__all__ = ["require_torch", "train"]
+__all__ = ["graph_and_plan", "require_torch", "train"]
 
 _RUNS = Path("runs")
 """Where run folders are made."""
@@ -34,6 +34,9 @@ def train(
     ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Run as this plan says, which rpeg plan --out has written.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to run on: HOST:PORT, or auto (run.home=ray run.address=...).")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print graph and plan, start nothing.")
@@ -49,6 +52,8 @@ def train(
     from rich.text import Text
 
     require_torch("rpeg train")
+    if not dry_run and _is_served_here():
+        return
     # Shown on a terminal only: importing torch and checking the inputs take seconds in which nothing else is said.
     with Console(stderr=True, quiet=quiet).status(Text(f"checking {recipe}")) as status:
         from rpeg.recipe.load import load_recipe
@@ -59,8 +64,9 @@ def train(
         from rpeg.view.log import LoggedView
         from rpeg.view.report import write_report
 
-        loaded = load_recipe(Path(recipe), overrides or [])
-        build, bind = _planned(loaded, plan)
+        on_cluster = ["run.home=ray", f"run.address={address}"] if address is not None else []
+        loaded = load_recipe(Path(recipe), [*(overrides or []), *on_cluster])
+        build, bind = graph_and_plan(loaded, plan)
         if dry_run:
             check_inputs(loaded, build)
             graph, bound, _ = planned(loaded, build, bind)
@@ -76,6 +82,24 @@ def train(
         summary = run_training(loaded, open_folder, listener, write_report, resume=resume, build=build, bind=bind)
     if summary.status == "interrupted":
         sys.exit(130)
+
+
+def _is_served_here() -> bool:
+    """Whether a launcher started this process to host a worker of another, which it then does to the end."""
+    import os
+
+    from rpeg.runtime.homes.ranks import own_rank, take_device
+
+    rank = own_rank(os.environ)
+    if rank is None:
+        return False
+    take_device(os.environ, rank.local)
+    if rank.number == 0:
+        return False
+    from rpeg.runtime.homes.ranked_home import serve_rank
+
+    serve_rank(rank)
+    return True
 
 
 def _folder(run_dir: Path | None, name: str, *, resume: bool) -> RunFolder:
@@ -110,7 +134,7 @@ def require_torch(command: str) -> None:
         raise RecipeError(command, [fault])
 
 
-def _planned(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe], Graph], Callable[[Graph], Plan]]:
+def graph_and_plan(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe], Graph], Callable[[Graph], Plan]]:
     """Return what makes the graph and the plan to run: a file has both, else they are the recipe's on this machine.
 
     Raises:

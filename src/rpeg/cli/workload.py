@@ -24,7 +24,7 @@ __all__ = ["Task", "read_task"]
 
 _HERE = "cpu"
 """Device of the machine that runs plan for: one process of it."""
-_ENGINES = {"inline": "rpeg", "processes": "rpeg-processes"}
+_ENGINES = {"inline": "rpeg", "processes": "rpeg-processes", "ray": "rpeg-processes"}
 _VARIATION = 0.5
 """Spread of lengths that a training recipe says nothing of."""
 

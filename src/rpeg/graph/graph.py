@@ -14,7 +14,7 @@ from rpeg.graph.access import Access, Edge
 from rpeg.graph.contract import Contract
 from rpeg.graph.data import Data, DataKind, ModelRef, Symbol
 from rpeg.graph.record import encode
-from rpeg.graph.stage import Stage
+from rpeg.graph.stage import Stage, StageKind
 
 __all__ = ["Applied", "Graph"]
 
@@ -108,6 +108,20 @@ class Graph:
     def _firings(self) -> dict[str, Fraction]:
         """What `firings` has returned so far: a size without a value is an error only for whoever asks for it."""
         return {}
+
+    def sweeps(self, stage: str) -> int:
+        """Return how often per step all firings of ``stage`` happen: a TRAIN as it says, an UPDATE as what feeds it."""
+        return self._sweeps.get(stage, 1)
+
+    @cached_property
+    def _sweeps(self) -> dict[str, int]:
+        """Stages that happen more than once, with how often."""
+        found = {s.name: s.passes for s in self.stages if s.kind is StageKind.TRAIN and s.passes > 1}
+        for update in (stage.name for stage in self.stages if found and stage.kind is StageKind.UPDATE):
+            feeding = {write.stage for read in self.reads(update) for write in self.writers(read.data)}
+            if again := feeding & found.keys():
+                found[update] = max(found[name] for name in again)
+        return found
 
     def dependences(self, data: str) -> Iterator[tuple[Access, Access]]:
         """Yield each writer of ``data`` with each reader of one of the columns it writes."""

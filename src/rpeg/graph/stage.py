@@ -62,12 +62,12 @@ class Stage:
     kind: StageKind
     model: str | None = None
     heads: tuple[str, ...] = ()
-    """What a pass returns: ``logprob``, ``value``, ``score``, ``entropy``."""
+    """What a pass returns: ``logprob``, ``value``, ``score``, ``entropy``; ``value`` of a generator that records it."""
     grain: Grain = Grain.SAMPLE
     firings: Dim = ONE
     """Firings per step; a firing has ``batch / firings`` rows. Below 1 (``1 / 8``) it acts in every eighth step."""
     passes: int = 1
-    """TRAIN: sweeps over the data of a step."""
+    """TRAIN: sweeps over the data of a step; in each all of its firings happen, and those of its UPDATE."""
     yields: Dim = ONE
     """Rows out per row in: the group size of a generator, the expected share a filter keeps."""
     effects: frozenset[Effect] = frozenset()

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from rpeg.numerics.head_input import language_head
 
-__all__ = ["chunked_logprobs", "has_plain_head"]
+__all__ = ["chunked_logit_sums", "chunked_logprobs", "has_plain_head"]
 
 # Logits that are made at a time (16 MiB in float32).
 _CHUNK_ELEMENTS = 1 << 22
@@ -42,6 +42,14 @@ def chunked_logprobs(
     Returns:
         Log-probabilities with gradient and entropies without, float32; nats.
     """
+    logps_N, entropies_N, _ = chunked_logit_sums(hidden_ND, weight_VD, bias_V, targets_N, temperature)
+    return logps_N, entropies_N
+
+
+def chunked_logit_sums(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `rpeg.numerics.logprobs.logit_sums` returns for these logits; see `chunked_logprobs`."""
     assert temperature > 0, f"temperature {temperature} is not above 0"
     assert hidden_ND.shape[:-1] == targets_N.shape, f"{tuple(hidden_ND.shape)} against {tuple(targets_N.shape)} targets"
     device = hidden_ND.device.type
@@ -79,15 +87,16 @@ def has_plain_head(model: PreTrainedModel) -> bool:
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
-    """`chunked_logprobs`; keeps the states, the weights and one number per token for the backward pass.
+    """`chunked_logit_sums`; keeps the states, the weights and one number per token for the backward pass.
 
-    With p = softmax(logits / T): ``d logp / d logits = (onehot(target) - p) / T``, from there as in a linear layer.
+    With p = softmax(logits / T): ``d logp / d logits = (onehot(target) - p) / T``, ``d normaliser / d logits = p / T``,
+    from there as in a linear layer.
     """
 
     @staticmethod
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Make and reduce logits chunk by chunk."""
         normalisers_N = hidden_ND.new_empty(len(hidden_ND), dtype=torch.float32)
         entropies_N, logps_N = torch.empty_like(normalisers_N), torch.empty_like(normalisers_N)
@@ -100,7 +109,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, normalisers_N)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropies_N)
-        return logps_N, entropies_N
+        return logps_N, entropies_N, normalisers_N
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
@@ -109,11 +118,12 @@ class _ChunkedLogprobs(torch.autograd.Function):
         grad_hidden_ND = torch.empty_like(hidden_ND)
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=torch.float32)
-        scale_N1 = (grad_outputs[0] / ctx.temperature).unsqueeze(-1)
+        scale_N1, _, normaliser_scale_N1 = ((each / ctx.temperature).unsqueeze(-1) for each in grad_outputs)
         for rows in _chunks(hidden_ND, weight_VD):
             x_NV = nn.functional.linear(hidden_ND[rows], weight_VD, bias_V).float().div_(ctx.temperature)
             p_NV = x_NV.sub_(normalisers_N[rows, None]).exp_()
-            grad_NV = p_NV.mul_(-scale_N1[rows]).scatter_add_(-1, targets_N[rows, None], scale_N1[rows])
+            p_NV.mul_(normaliser_scale_N1[rows] - scale_N1[rows])
+            grad_NV = p_NV.scatter_add_(-1, targets_N[rows, None], scale_N1[rows])
             narrow_NV = grad_NV.to(weight_VD.dtype)
             grad_hidden_ND[rows] = narrow_NV @ weight_VD
             _add_product(grad_weight_VD, narrow_NV.T, hidden_ND[rows])

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-__all__ = ["chosen_head_input", "language_head", "predicting_slots"]
+__all__ = ["chosen_head_input", "language_head", "newest_head_input", "predicting_slots"]
 
 
 def predicting_slots(mask_BT: Tensor) -> Tensor:
@@ -45,6 +45,20 @@ def chosen_head_input(model: PreTrainedModel, slots_BT: Tensor, runs_head: bool)
         return (states[-1].unsqueeze(0) if runs_head else args[0][:1, :0], *args[1:])
 
     hook = language_head(model).register_forward_pre_hook(choose)
+    try:
+        yield states
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def newest_head_input(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """Yield a list that holds the last state [B, D] of every row after the model was called; the logits stay the same.
+
+    The model must not be in use by another thread meanwhile.
+    """
+    states: list[Tensor] = []
+    hook = language_head(model).register_forward_pre_hook(lambda _head, args: states.append(args[0][:, -1]))
     try:
         yield states
     finally:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["in_slots", "token_logprobs"]
+__all__ = ["in_slots", "logit_sums", "token_logprobs"]
 
 # Logits are widened to float32 this many at a time (64 MiB): a copy of all would be the largest buffer of a step.
 _CHUNK_ELEMENTS = 1 << 24
@@ -44,22 +44,31 @@ def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> 
     Returns:
         Log-probabilities with gradient and entropies without, float32 of the leading shape; nats.
     """
+    logps_N, entropies_N, _ = logit_sums(logits_NV, targets_N, temperature)
+    return logps_N, entropies_N
+
+
+def logit_sums(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `token_logprobs` returns, and with gradient the ``logsumexp(x)`` that probabilities are divided by.
+
+    With that number, parts of a vocabulary can be put together.
+    """
     assert temperature > 0, f"temperature {temperature} is not above 0"
     assert logits_NV.shape[:-1] == targets_N.shape, f"{tuple(logits_NV.shape)} against {tuple(targets_N.shape)} targets"
     flat_NV = logits_NV.reshape(-1, logits_NV.shape[-1])
-    logps_N, entropies_N = _TokenLogprobs.apply(flat_NV, targets_N.reshape(-1), temperature)
-    return logps_N.view(targets_N.shape), entropies_N.view(targets_N.shape)
+    logps_N, entropies_N, normalisers_N = _TokenLogprobs.apply(flat_NV, targets_N.reshape(-1), temperature)
+    return tuple(each.view(targets_N.shape) for each in (logps_N, entropies_N, normalisers_N))
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """`token_logprobs` with a hand-written backward pass, which keeps the logits and one number per token.
+    """`logit_sums` with a hand-written backward pass, which keeps the logits and one number per token.
 
     Autograd through ``log_softmax`` would keep a float32 copy of all logits as well. With p = softmax(logits / T):
-    ``d logp / d logits = (onehot(target) - p) / T``.
+    ``d logp / d logits = (onehot(target) - p) / T`` and ``d normaliser / d logits = p / T``.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
         """Reduce chunk by chunk."""
         normalisers_N = logits_NV.new_empty(len(logits_NV), dtype=torch.float32)
         entropies_N, logps_N = torch.empty_like(normalisers_N), torch.empty_like(normalisers_N)
@@ -72,17 +81,18 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx.save_for_backward(logits_NV, targets_N, normalisers_N)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropies_N)
-        return logps_N, entropies_N
+        return logps_N, entropies_N, normalisers_N
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         """Recompute the probabilities chunk by chunk."""
         logits_NV, targets_N, normalisers_N = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
-        scale_N1 = (grad_outputs[0] / ctx.temperature).unsqueeze(-1)
+        scale_N1, _, normaliser_scale_N1 = ((each / ctx.temperature).unsqueeze(-1) for each in grad_outputs)
         for rows in _chunks(logits_NV):
             p_NV = (logits_NV[rows].float() / ctx.temperature - normalisers_N[rows, None]).exp_()
-            grad_NV[rows] = p_NV.mul_(-scale_N1[rows]).scatter_add_(-1, targets_N[rows, None], scale_N1[rows])
+            p_NV.mul_(normaliser_scale_N1[rows] - scale_N1[rows])
+            grad_NV[rows] = p_NV.scatter_add_(-1, targets_N[rows, None], scale_N1[rows])
         return grad_NV, None, None
 
 

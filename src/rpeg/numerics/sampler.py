@@ -1,94 +1,46 @@
-"""Sampling from a Hugging Face decoder by continuous batching: admit, prefill, decode all rows, retire, refill.
-
-    prompts ─prefill a block─▶ block ─copy into free slots─▶ rows ─▶ decode ─▶ choose tokens ─▶ ended rows leave
-                                                               ▲                    │
-                                                               └─ one token longer ─┘
-
-All rows share one clock: the clock's column holds every row's newest token, whose keys and values the next decode
-writes, and each row reaches left to its own first column. Rows end at any time; the last row takes the place of one
-that ended, and free slots are filled from the queue. The tokens of a sample depend on its seed alone.
-
-Shapes: S slots, B active rows, C columns, V vocabulary, K columns drawn ahead, M marks, N samples, E end ids.
-"""
+"""Sampling from a Hugging Face decoder: weights, and samples as they end. How is said in `rpeg.numerics.running`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from rpeg.errors import Fault, ModelError, RunFault
+from rpeg.errors import Fault, ModelError
 from rpeg.numerics.decoder import Decoder
-from rpeg.numerics.draws import choose_tokens, seed_streams, uniforms
-from rpeg.numerics.kv_cache import KvCache
+from rpeg.numerics.running import Running
+from rpeg.numerics.samples import Sampled, SamplingParams
+from rpeg.numerics.value_head import ValueHead, named_weights
 
-__all__ = ["Sampled", "Sampler", "SamplingParams"]
-
-_PREFILL_TOKENS = 8192
-"""Prompt tokens of one prefill pass at most: bounds its activations."""
-_DRAWN_AHEAD = 32
-"""Columns whose random numbers are drawn at once."""
-_FIRST, _ANSWER, _LAST, _STREAM = range(4)
-"""Marks of a row: its first column, the first of its answer, the last it may fill, its stream of random numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How tokens are chosen and when a row ends."""
-
-    temperature: float
-    """Logits are divided by it; above 0. Not used when ``greedy``."""
-    max_new_tokens: int
-    """Tokens of an answer at most, the end token included."""
-    end_ids: tuple[int, ...]
-    """Any of these ids ends a row."""
-    greedy: bool = False
-    """Take the most probable token; the recorded log-probabilities are then those of the logits as they are."""
-
-    def __post_init__(self) -> None:
-        """Check what a recipe has checked already."""
-        assert self.max_new_tokens > 0, self.max_new_tokens
-        assert self.greedy or self.temperature > 0, self.temperature
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One sample that has ended."""
-
-    index: int
-    """prompt * group + member."""
-    ids: list[int]
-    """Tokens of the answer, the end token included if it was sampled."""
-    logps: list[float]
-    """Per token its log-probability in the distribution it was drawn from, computed in float32."""
-    finished: bool
-    """True: an end token was sampled. False: cut by ``max_new_tokens``."""
+__all__ = ["Sampler"]
 
 
 class Sampler:
     """Samples from a model, ``slots`` rows at once; new weights are loaded between calls of `generate`."""
 
-    def __init__(self, model: PreTrainedModel, slots: int, pad_id: int) -> None:
-        """Take ``model`` as it is. Raises `ModelError` for architectures that cannot be decoded this way."""
+    def __init__(self, model: PreTrainedModel, slots: int, pad_id: int, head: ValueHead | None = None) -> None:
+        """Take ``model`` as it is, and a value ``head`` on it, whose own layers get other numbers.
+
+        Raises `ModelError` for architectures that cannot be decoded this way.
+        """
         assert slots > 0, slots
-        self.model = model
+        self.model, self.head = model, head
         self.slots = slots
         self.version = 0
         self._decoder = Decoder(model, pad_id)
+        self._valuing = self._decoder if head is None else Decoder(model, pad_id, head)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Copy ``weights`` (named as in the model's ``state_dict``; any dtype and device) in place; take their version.
+        """Copy ``weights`` (named as `named_weights` does; any dtype and device) in place; take their version.
 
         Raises `ModelError` with every name that is missing, unknown or of another shape; nothing is copied then.
         """
-        targets = self.model.state_dict()
         # A tied weight has several names in the state dict and one among the parameters: that one is enough.
-        needed = {name for name, _ in self.model.named_parameters()}
+        parameters = named_weights(self.model, self.head)
+        targets, needed = {**self.model.state_dict(), **parameters}, parameters.keys()
         faults = [Fault(name, "is missing among the weights") for name in sorted(needed - weights.keys())]
         faults += [Fault(name, "is not in the sampler's model") for name in sorted(weights.keys() - targets.keys())]
         for name in sorted(weights.keys() & targets.keys()):
@@ -117,224 +69,39 @@ class Sampler:
         The model is put into eval mode. Raises `ModelError` at once, before any token, for prompts that the model
         cannot take, and `RunFault` when the model's probabilities are not numbers.
         """
-        assert group > 0, group
-        assert len(seeds) == len(prompts) * group, (len(seeds), len(prompts), group)
-        written = written or [0] * len(seeds)
-        assert len(written) == len(seeds), (len(written), len(seeds))
-        assert all(0 <= count < params.max_new_tokens for count in written), written
-        _check_prompts(prompts, params, self._decoder, written[::group])
-        self.model.eval()
-        batch = (self._decoder, self.slots, prompts, group, params, seeds, written)
-        return _samples(_Batch(*batch)) if prompts else iter(())
+        if not prompts:
+            return iter(())
+        longest = max(map(len, prompts))
+        running = self.begin(params, longest, slots=min(self.slots, len(seeds)), has_queue=len(seeds) > self.slots)
+        running.add(prompts, group, seeds, written)
+        return _samples(running)
 
-
-def _samples(batch: _Batch) -> Iterator[Sampled]:
-    # A generator around `advance`, so that inference mode is off in the caller's code between two samples.
-    while batch.is_busy:
-        yield from batch.advance()
-
-
-class _Batch:
-    """The rows of one call of `Sampler.generate`: what is being decoded, and the queue behind it."""
-
-    def __init__(
+    def begin(
         self,
-        decoder: Decoder,
-        slots: int,
-        prompts: Sequence[Sequence[int]],
-        group: int,
         params: SamplingParams,
-        seeds: Sequence[int],
-        written: Sequence[int],
-    ) -> None:
-        self.decoder, self.prompts, self.group, self.params = decoder, prompts, group, params
-        self.written_N = torch.tensor(written, dtype=torch.int64, device=decoder.device)
-        self.device = decoder.device
-        self.num_slots = min(slots, len(seeds))
-        self.longest_prompt = max(map(len, prompts))
-        reach = self.longest_prompt + params.max_new_tokens
-        # With a queue the clock runs past the longest row's reach; the room beyond makes moving back rare.
-        self.num_columns = reach + (reach // 4 if len(seeds) > self.num_slots else 0)
-        self.streams_N = seed_streams(seeds, self.device)
-        self.end_ids_E = torch.tensor(params.end_ids, dtype=torch.int64, device=self.device)
-        self.tokens_SC = self._zeros(self.num_columns, torch.int64)
-        self.logps_SC = self._zeros(self.num_columns, torch.float32)
-        self.uniforms_SK = self._zeros(_DRAWN_AHEAD, torch.float32)
-        self.marks_SM = self._zeros(4, torch.int64)
-        self.indices: list[int] = []  # sample of each active row
-        self.firsts: list[int] = []  # its first column, kept here too so that no token waits for the device
-        self.next_index = 0
-        self.clock = self.longest_prompt
-        self.drawn_from = self.clock - _DRAWN_AHEAD  # column of the first uniform: so far none is drawn
-        self.block: tuple[range, Cache, Tensor] | None = None  # prompts, their keys and values, logits after them
-        self._cache: KvCache | None = None  # takes its sizes from the first block
+        longest_prompt: int,
+        *,
+        longest_row: int | None = None,
+        slots: int | None = None,
+        has_queue: bool = True,
+    ) -> Running:
+        """Return a batch without samples yet, which `Running.add` brings.
 
-    def _zeros(self, num_columns: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(self.num_slots, num_columns, dtype=dtype, device=self.device)
-
-    @property
-    def cache(self) -> KvCache:
-        """The keys and values of the active rows; there from the first admission on."""
-        assert self._cache is not None, "no row has been admitted yet"
-        return self._cache
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether rows are active or waiting."""
-        return bool(self.indices) or self.next_index < len(self.streams_N)
-
-    @torch.inference_mode()
-    def advance(self) -> list[Sampled]:
-        """Fill free slots from the queue, or else decode one more token of every row; return what ended.
-
-        Slots are refilled as soon as they are free: waiting for several was never faster, as admitting only copies.
+        Args:
+            params: how tokens are chosen.
+            longest_prompt: tokens of the longest prompt that will be added, of begun answers what is there included.
+            longest_row: tokens of the longest prompt and answer together; None: as if no answer was begun.
+            slots: rows decoded at once; None: as many as the sampler has.
+            has_queue: whether there will be more samples than slots.
         """
-        num_free = self.num_slots - len(self.indices)
-        if num_free and self.next_index < len(self.streams_N):
-            return self._retire(self._admit(num_free))
-        return self._retire(self._decode())
-
-    def _admit(self, num_free: int) -> list[int]:
-        """Put the next samples of the current block into free slots; return the rows that ended at once."""
-        prompts, block, logits_PV = self.block = self._current_block()
-        first_row, start = len(self.indices), self.next_index
-        self.next_index = min(start + num_free, prompts.stop * self.group)
-        indices = range(start, self.next_index)
-        picks_B = torch.tensor([index // self.group - prompts.start for index in indices], device=self.device)
-        if self._cache is None:
-            self._cache = KvCache(block, self.num_slots, self.num_columns)
-        self.cache.write(block, picks_B, first_row, self.clock)
-        self.indices += indices
-        self.firsts += [self.clock - len(self.prompts[index // self.group]) for index in indices]
-        rows = slice(first_row, len(self.indices))
-        self.marks_SM[rows, _FIRST] = torch.tensor(self.firsts[first_row:], device=self.device)
-        answers_B = self.clock - self.written_N[start : self.next_index]
-        self.marks_SM[rows, _ANSWER] = answers_B
-        self.marks_SM[rows, _LAST] = answers_B + self.params.max_new_tokens - 1
-        self.marks_SM[rows, _STREAM] = self.streams_N[start : self.next_index]
-        self._draw(first_row)
-        return self._choose(logits_PV.index_select(0, picks_B), first_row)
-
-    def _current_block(self) -> tuple[range, Cache, Tensor]:
-        """Return the block with the next sample's prompt; a new one, as large as the slots can use, when needed."""
-        start = self.next_index // self.group
-        if self.block is not None and start in self.block[0]:
-            return self.block
-        self.block = None  # frees its memory before the next one takes some
-        stop, longest = start, 0
-        while stop < len(self.prompts) and (stop - start) * self.group < self.num_slots:
-            longest = max(longest, len(self.prompts[stop]))
-            if stop > start and longest * (stop + 1 - start) > _PREFILL_TOKENS:
-                break
-            stop += 1
-        return range(start, stop), *self.decoder.prefill(self.prompts[start:stop])
-
-    def _decode(self) -> list[int]:
-        """Feed every row's newest token and choose its next one; return the rows that ended."""
-        if self.clock + 1 == self.num_columns:
-            self._move_columns()
-        num_rows, begin, end = len(self.indices), min(self.firsts), self.clock + 1
-        self.cache.open(num_rows, begin, end)
-        ids_B1 = self.tokens_SC[:num_rows, self.clock : end]
-        logits_BV = self.decoder.decode(ids_B1, self.marks_SM[:num_rows, _FIRST] - begin, end - begin, self.cache)
-        self.clock += 1
-        if self.clock == self.drawn_from + _DRAWN_AHEAD:
-            self._draw(0)
-        return self._choose(logits_BV, 0)
-
-    def _draw(self, first_row: int) -> None:
-        """Draw the random numbers of the rows from ``first_row`` on; those of all rows when they are used up."""
-        if self.clock >= self.drawn_from + _DRAWN_AHEAD:
-            self.drawn_from, first_row = self.clock, 0
-        marks_BM = self.marks_SM[first_row : len(self.indices)]
-        columns_K = torch.arange(self.drawn_from, self.drawn_from + _DRAWN_AHEAD, device=self.device)
-        positions_BK = columns_K - marks_BM[:, _ANSWER, None]
-        self.uniforms_SK[first_row : len(self.indices)] = uniforms(marks_BM[:, _STREAM, None], positions_BK)
-
-    def _choose(self, logits_BV: Tensor, first_row: int) -> list[int]:
-        """Choose and record a token for each row from ``first_row`` on; return the rows that end with it."""
-        rows = slice(first_row, len(self.indices))
-        if self.params.greedy:
-            logps_BV = logits_BV.float().log_softmax(-1)
-            tokens_B = logps_BV.argmax(-1)
-        else:
-            logps_BV = (logits_BV.float() / self.params.temperature).log_softmax(-1)
-            tokens_B = choose_tokens(logps_BV.exp(), self.uniforms_SK[rows, self.clock - self.drawn_from])
-        logps_B = logps_BV.gather(-1, tokens_B.unsqueeze(-1)).squeeze(-1)
-        self.tokens_SC[rows, self.clock] = tokens_B
-        self.logps_SC[rows, self.clock] = logps_B
-        is_end_B = (tokens_B.unsqueeze(-1) == self.end_ids_E).any(-1) | (self.marks_SM[rows, _LAST] == self.clock)
-        # A row whose probabilities are not numbers ends too, and reading it raises.
-        return [first_row + row for row in (is_end_B | logps_B.isnan()).nonzero().flatten().tolist()]
-
-    def _retire(self, rows: list[int]) -> list[Sampled]:
-        """Read the samples of rows that ended and put the last rows into their places."""
-        if not rows:
-            return []
-        samples = self._read(rows)
-        num_left, ended = len(self.indices) - len(rows), set(rows)
-        movers = [row for row in range(num_left, len(self.indices)) if row not in ended]
-        if movers:
-            self._move_rows(movers, [row for row in rows if row < num_left])
-        del self.indices[num_left:], self.firsts[num_left:]
-        return samples
-
-    def _read(self, rows: list[int]) -> list[Sampled]:
-        """Read the answers of ``rows`` back from the device."""
-        rows_B = torch.tensor(rows, device=self.device)
-        answers = [self.firsts[row] + len(self.prompts[self.indices[row] // self.group]) for row in rows]
-        columns = slice(min(answers), self.clock + 1)
-        tokens = self.tokens_SC[:, columns].index_select(0, rows_B).tolist()
-        logps = self.logps_SC[:, columns].index_select(0, rows_B).tolist()
-        samples = []
-        for row, answer, row_tokens, row_logps in zip(rows, answers, tokens, logps, strict=True):
-            if math.isnan(row_logps[-1]):
-                where = f"sample {self.indices[row]}, token {self.clock - answer}"
-                raise RunFault(f"{where}: the log-probability is not a number; weights or activations overflowed")
-            skip, finished = answer - columns.start, row_tokens[-1] in self.params.end_ids
-            samples.append(Sampled(self.indices[row], row_tokens[skip:], row_logps[skip:], finished))
-        return samples
-
-    def _move_rows(self, sources: list[int], targets: list[int]) -> None:
-        """Move rows into other slots: as few copies as rows ended, where keeping the order would copy all that stay."""
-        for source, target in zip(sources, targets, strict=True):
-            self.indices[target], self.firsts[target] = self.indices[source], self.firsts[source]
-        sources_B, targets_B = torch.tensor([sources, targets], device=self.device)
-        for state in (self.tokens_SC, self.logps_SC, self.uniforms_SK, self.marks_SM):
-            state.index_copy_(0, targets_B, state.index_select(0, sources_B))
-        self.cache.move_rows(sources_B, targets_B, min(self.firsts), self.clock)
-
-    def _move_columns(self) -> None:
-        """Move the window to the left, as far as leaves room for the longest prompt before the clock."""
-        begin, end = min(self.firsts), self.clock + 1
-        distance = end - max(end - begin, self.longest_prompt + 1)
-        for buffer_SC in (self.tokens_SC, self.logps_SC):
-            buffer_SC[:, begin - distance : end - distance] = buffer_SC[:, begin:end].clone()
-        self.cache.move_columns(begin, end, distance)
-        self.marks_SM[:, :_STREAM] -= distance
-        self.firsts = [first - distance for first in self.firsts]
-        self.clock, self.drawn_from = self.clock - distance, self.drawn_from - distance
+        assert self.head is not None or not params.values, "no value head to record values with"
+        self.model.eval()
+        decoder = self._valuing if params.values else self._decoder
+        reach = longest_prompt + params.max_new_tokens if longest_row is None else longest_row
+        return Running(decoder, self.version, slots or self.slots, longest_prompt, reach, params, has_queue)
 
 
-def _check_prompts(
-    prompts: Sequence[Sequence[int]], params: SamplingParams, decoder: Decoder, written: Sequence[int]
-) -> None:
-    """Raise a `ModelError` for prompts that are empty, have unknown ids or leave too little room: one of each kind."""
-    faults = []
-    if empty := [number for number, prompt in enumerate(prompts) if not prompt]:
-        what = f"has no tokens ({len(empty)} such prompts)"
-        faults.append(Fault(f"prompt {empty[0]}", what, "give it at least one, such as a start token"))
-    known = range(decoder.vocabulary)
-    if foreign := [(number, token) for number, prompt in enumerate(prompts) for token in prompt if token not in known]:
-        what = f"has token id {foreign[0][1]}, but the model's vocabulary is {decoder.vocabulary}"
-        faults.append(Fault(f"prompt {foreign[0][0]}", what, "use the tokenizer that the model was made with"))
-    room = math.inf if decoder.max_positions is None else decoder.max_positions - params.max_new_tokens
-    lengths = [len(prompt) - count for prompt, count in zip(prompts, written, strict=True)]
-    if long := [number for number, length in enumerate(lengths) if length > room]:
-        longest = max(long, key=lambda number: lengths[number])
-        length, reach = lengths[longest], lengths[longest] + params.max_new_tokens
-        what = f"has {length} tokens, with max_new_tokens {params.max_new_tokens} that is {reach} positions"
-        what += f", but the model has {decoder.max_positions} ({len(long)} prompts are too long)"
-        faults.append(Fault(f"prompt {longest}", what, "lower sampling.max_new_tokens or data.max_prompt_tokens"))
-    if faults:
-        raise ModelError("prompts for the sampler", faults)
+def _samples(running: Running) -> Iterator[Sampled]:
+    # A generator around `advance`, so that inference mode is off in the caller's code between two samples.
+    while running.is_busy:
+        yield from running.advance()

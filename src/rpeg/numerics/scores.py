@@ -6,8 +6,6 @@ slots and padding mean is said in `rpeg.numerics.logprobs`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -16,7 +14,7 @@ from transformers import PreTrainedModel
 from rpeg.numerics.chunked_head import chunked_logprobs
 from rpeg.numerics.head_input import chosen_head_input, language_head, predicting_slots
 from rpeg.numerics.logprobs import in_slots, token_logprobs
-from rpeg.numerics.value_head import LayerCall, ValueHead
+from rpeg.numerics.value_head import ValueHead, recorded_upper_layers
 
 __all__ = ["Scores", "response_scores", "response_values"]
 
@@ -91,29 +89,9 @@ def _forward(
     """Return states and logits where trained tokens are predicted, and the values there."""
     assert tokens_BT.shape == mask_BT.shape, f"tokens {tuple(tokens_BT.shape)} and mask {tuple(mask_BT.shape)} differ"
     slots_BT = predicting_slots(mask_BT)
-    with chosen_head_input(model, slots_BT, runs_head) as states, _recorded_upper_layers(model, value_head) as calls:
+    with chosen_head_input(model, slots_BT, runs_head) as states, recorded_upper_layers(model, value_head) as calls:
         logits_NV = model(input_ids=tokens_BT, use_cache=False).logits.flatten(0, 1)
     if value_head is None:
         return states[0], logits_NV, None
     states_ND = value_head.upper_states(calls)[slots_BT] if value_head.trunk == "lower" else states[0]
     return states[0], logits_NV, value_head(states_ND)
-
-
-@contextmanager
-def _recorded_upper_layers(model: PreTrainedModel, value_head: ValueHead | None) -> Iterator[list[LayerCall]]:
-    """Record how the model calls the layers that a value head has copies of."""
-    calls: list[LayerCall] = []
-    if value_head is None or value_head.trunk != "lower":
-        yield calls
-        return
-    layers = model.base_model.layers
-    assert isinstance(layers, nn.ModuleList), "a head with layers of its own stands beside a list of layers"
-    hooks = [
-        layer.register_forward_pre_hook(lambda _layer, *call: calls.append(call), with_kwargs=True)
-        for layer in layers[-len(value_head.upper) :]
-    ]
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()

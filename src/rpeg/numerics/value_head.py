@@ -20,7 +20,8 @@ the values train the head alone, since a head of zeros hands no gradient down.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -32,7 +33,17 @@ from transformers import PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
 
-__all__ = ["VALUE_HEAD_FILE", "LayerCall", "Trunk", "ValueHead", "load_value_head", "new_value_head", "save_value_head"]
+__all__ = [
+    "VALUE_HEAD_FILE",
+    "LayerCall",
+    "Trunk",
+    "ValueHead",
+    "load_value_head",
+    "named_weights",
+    "new_value_head",
+    "recorded_upper_layers",
+    "save_value_head",
+]
 
 VALUE_HEAD_FILE = "value_head.safetensors"
 """Lies in the Hugging Face folder of the model it belongs to, which other tools read as before."""
@@ -42,6 +53,9 @@ Trunk = Literal["full", "detached", "lower"]
 
 LayerCall = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Arguments that a model called one of its layers with, by position and by name."""
+
+
+_PREFIX = "value_head"
 
 
 class ValueHead(nn.Module):
@@ -78,6 +92,37 @@ class ValueHead(nn.Module):
             answer = layer(state_BTD, *args[1:], **keywords)
             state_BTD = answer[0] if isinstance(answer, tuple) else answer
         return self.norm(state_BTD)
+
+
+def named_weights(model: nn.Module, head: nn.Module | None) -> dict[str, nn.Parameter]:
+    """Return the parameters of a model and of a value head on it by name, as they are trained and published."""
+    named = dict(model.named_parameters())
+    if head is not None:
+        named |= {f"{_PREFIX}.{name}": parameter for name, parameter in head.named_parameters()}
+    return named
+
+
+@contextmanager
+def recorded_upper_layers(model: PreTrainedModel, value_head: ValueHead | None) -> Iterator[list[LayerCall]]:
+    """Record how the model calls the layers that a value head has copies of; nothing with another head, or none.
+
+    The model must not be in use by another thread meanwhile.
+    """
+    calls: list[LayerCall] = []
+    if value_head is None or value_head.trunk != "lower":
+        yield calls
+        return
+    layers = model.base_model.layers
+    assert isinstance(layers, nn.ModuleList), "a head with layers of its own stands beside a list of layers"
+    hooks = [
+        layer.register_forward_pre_hook(lambda _layer, *call: calls.append(call), with_kwargs=True)
+        for layer in layers[-len(value_head.upper) :]
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def new_value_head(model: PreTrainedModel, trunk: Trunk = "full", shared_layers: int | None = None) -> ValueHead:

@@ -37,6 +37,8 @@ METRICS: Mapping[str, Metric] = {
     "group/zero_spread": Metric("share", "Groups whose samples all had the same reward: nothing to learn."),
     "dynamic/rounds": Metric("count", "Rounds of sampling that the step took."),
     "dynamic/kept": Metric("count", "Groups of the step whose rewards differ; the rest only fills it up."),
+    "carry/samples": Metric("count", "Answers that go on in the next step."),
+    "carry/age_max": Metric("count", "Steps since the oldest of them began."),
     "dynamic/zero_spread": Metric("share", "Groups of all rounds whose rewards were all the same, thrown away or not."),
     "rows/trained": Metric("count", "Samples of the step that the loss learned from."),
     "rows/without_advantage": Metric(

@@ -4,7 +4,7 @@
 kind         rows of one firing
 ===========  ======================================================================================================
 GENERATE     samples that begin: prompts · yields / firings, times the rounds of a loop that filters
-TRAIN        samples it reads, of every step it reads, / firings
+TRAIN        samples it reads, of every step it reads, / firings of a sweep
 FORWARD …    samples it reads / firings
 UPDATE …     none: what counts is the weights
 ===========  ======================================================================================================
@@ -21,7 +21,7 @@ from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.perf.workload import ASSUMED, Workload
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import num_events, row_parts
 from rpeg.shapes.model import ModelShape
 
 __all__ = ["Demand", "demands", "stage_rows"]
@@ -43,8 +43,8 @@ class Demand:
     rows: float
     share: float = 1.0
     """Of the steps in which it acts: one eighth for an evaluation in every eighth step."""
-    passes: float = 1.0
-    """Sweeps over its rows; of an UPDATE, the optimizer's steps."""
+    updates: float = 1.0
+    """Of an UPDATE: the optimizer's steps."""
     group_size: float = 1.0
     """Samples that share a prompt."""
     needed: float | None = None
@@ -153,7 +153,7 @@ def _stream_rows(graph: Graph, values: _Values) -> dict[str, float]:
 
 def _demand(graph: Graph, stage: Stage, workload: Workload, rows: float, values: _Values) -> Demand:
     firings, share = num_events(graph, stage.name), min(1.0, float(graph.firings(stage.name)))
-    each = rows / firings
+    each = rows / row_parts(graph, stage.name)
     if stage.body is not None and stage.kind is StageKind.FORWARD and stage.model is None:
         inner = stage.body.graph.stages
         parts = tuple(_plain(part, workload, each, _is_adapter(stage.body.graph, part)) for part in inner)
@@ -165,7 +165,7 @@ def _demand(graph: Graph, stage: Stage, workload: Workload, rows: float, values:
         merges = [write.merge or "" for write in graph.writes(stage.name)]
         is_average = any(merge.startswith("ema") for merge in merges)
         updates = 1.0 if is_average else max(1.0, graph.contract.updates_per_step / firings)
-        return replace(found, passes=updates, is_average=is_average)
+        return replace(found, updates=updates, is_average=is_average)
     return found
 
 
@@ -176,7 +176,6 @@ def _plain(stage: Stage, workload: Workload, rows: float, is_adapter: bool, shar
         None if stage.model is None else workload.shape(stage.model),
         rows,
         share,
-        float(stage.passes),
         has_logits=not stage.heads or bool(set(stage.heads) - _WITHOUT_LOGITS),
         trains_weights=not is_adapter,
     )

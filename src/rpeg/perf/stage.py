@@ -81,7 +81,7 @@ def _host_s(demand: Demand, region: System, software: Software) -> float:
     used = software.constants
     each_s = used.verify_s if demand.kind is StageKind.VERIFY else used.row_s
     rows_s = demand.rows * each_s / (used.cores * region.num_hosts)
-    return (rows_s + used.rows_firing_s) * demand.passes * demand.share
+    return (rows_s + used.rows_firing_s) * demand.share
 
 
 def _together(parts: list[StagePrices]) -> StagePrices:

@@ -62,7 +62,7 @@ def _alike(
     seconds = _time(demand, shape, region, table, batches, software)
     used = software.constants
     factor = used.training_factor if demand.kind is StageKind.TRAIN else used.forward_factor
-    busy_s = (np.asarray(seconds.total_s) - seconds.optimizer_s) * factor * demand.passes
+    busy_s = (np.asarray(seconds.total_s) - seconds.optimizer_s) * factor
     rows_s = (used.forward_row_s if demand.kind is StageKind.FORWARD else used.training_row_s) * demand.rows
     held, gradients, working = pass_bytes(demand, shape, table, batches, software)
     return StagePrices(
@@ -112,7 +112,7 @@ def _flops(demand: Demand, shape: ModelShape) -> float:
     """Return the operations of the model that a firing is worth: recomputation does not count."""
     lengths = demand.workload.samples
     per_token = float(causal_flops_per_token(shape, seen_tokens(lengths), has_head=demand.has_logits))
-    sweeps = 3.0 * demand.passes if demand.kind is StageKind.TRAIN else 1.0
+    sweeps = 3.0 if demand.kind is StageKind.TRAIN else 1.0
     return per_token * lengths.mean_tokens * demand.rows * sweeps * demand.share
 
 
@@ -128,7 +128,7 @@ def price_updates(demand: Demand, region: System, table: LayoutTable, software: 
         moved = 0.0
     trainer = software.trainer(region)
     each_s = trainer.kernels.stream_s(sharded * moved, 1) + trainer.constants.tensor_s * num_tensors(demand.shape)
-    busy_s = each_s * demand.passes
+    busy_s = each_s * demand.updates
     zeros = np.zeros(len(table))
     optimizer = 0.0 if demand.is_average else optimizer_bytes(held, degrees, state.optimizer)
     return StagePrices(

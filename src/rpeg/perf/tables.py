@@ -14,7 +14,7 @@ from rpeg.perf.software import Software
 from rpeg.perf.stage import price_choice
 from rpeg.perf.stage_prices import StagePrices
 from rpeg.perf.workload import Workload
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import row_parts
 
 __all__ = ["Tables", "tables_for"]
 
@@ -56,7 +56,7 @@ class Tables:
 
     @cached_property
     def _holdings(self) -> Holdings:
-        rows = {name: demand.rows * num_events(self._graph, name) for name, demand in self.demands.items()}
+        rows = {name: demand.rows * row_parts(self._graph, name) for name, demand in self.demands.items()}
         return Holdings(self._graph, self._workload, self._software.memory, rows)
 
 

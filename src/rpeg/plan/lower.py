@@ -4,7 +4,8 @@
 from                                   arcs (tokens count steps back)
 =====================================  ====================================================================
 STREAM written q_w times, read q_r     last needed producer firing ``ceil((j + 1) q_w / q_r) - 1`` to reader j
-times with delay d                     with d tokens, plus the tail of the producer's last firing
+times with delay d                     with d tokens, plus the tail of the producer's last firing; each sweep of a
+                                       TRAIN begins with the first part again
 bounded queue of C batches             ``r.last -> w.0`` with C - d tokens
 STATE updated by u, read by r          ``u.last -> r.0`` with d tokens
 ... EXACT, C versions kept             ``r.last -> u.0`` with C - d tokens (negative is legal)
@@ -29,7 +30,7 @@ from rpeg.graph.data import Data, DataKind
 from rpeg.graph.graph import Graph
 from rpeg.plan.costs import Costs, Duration
 from rpeg.plan.events import Arc, Event, EventGraph, beyond_cut, dead_cycle, tokenless_cycle, unreachable_cut
-from rpeg.plan.firings import event_id, num_events, optimizer_batches
+from rpeg.plan.firings import event_id, num_events, optimizer_batches, row_parts
 from rpeg.plan.lower_shipments import haul_arcs, link_arcs, reshard_arcs, shipment_events
 from rpeg.plan.plan import Plan, Slot
 from rpeg.plan.shipments import Cause, Shipment, shipments
@@ -94,9 +95,9 @@ def _stream_arcs(
     graph: Graph, data: Data, writer: Access, reader: Access, durations: _Durations, relay: Shipment | None
 ) -> Iterator[Arc]:
     made, used = num_events(graph, writer.stage), num_events(graph, reader.stage)
-    wants = relay.name if relay else reader.stage
+    wants, parts = relay.name if relay else reader.stage, row_parts(graph, reader.stage)
     for j in range(used):
-        i = -(-(j + 1) * made // used) - 1
+        i = -(-(j % parts + 1) * made // parts) - 1
         latency_s = durations[writer.stage].tail_s if i == made - 1 else 0.0
         yield Arc(event_id(writer.stage, i), event_id(wants, j), reader.delay, latency_s, f"data:{data.name}")
     if data.versions:

@@ -1,4 +1,4 @@
-"""P3: degrees divide what they split: heads, layers, experts, rows. All that does not divide is said at once."""
+"""P3: degrees divide what they split: heads, experts, rows; no stage is without layers. All faults are said at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from rpeg.errors import Fault
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import row_parts
 from rpeg.plan.layout import ITEM_BYTES, degrees
 from rpeg.plan.plan import Binding, Mesh, Pipeline, Plan
 from rpeg.plan.site import Site
@@ -17,9 +17,10 @@ from rpeg.shapes.tensor import LAYERS, extents
 __all__ = ["divisors", "p3_layouts"]
 
 _WITHOUT_ROWS = (StageKind.UPDATE, StageKind.PUSH, StageKind.PULL, StageKind.SAVE, StageKind.EVALUATE)
+_WITH_PASSES = (StageKind.FORWARD, StageKind.TRAIN)
 _Said = tuple[str, str]
 """What is wrong, and what would be right."""
-_KV_HEADS = "kv_heads"
+_KV_HEADS, _LINEAR = "kv_heads", "key_heads"
 _SHOWN = 64
 """Largest degree that a message proposes."""
 
@@ -30,7 +31,7 @@ def divisors(number: int) -> list[int]:
 
 
 def p3_layouts(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
-    """Splits are along axes of the mesh, and their degrees divide heads, layers, experts and rows."""
+    """Splits are along axes of the mesh, divide heads, experts and rows, and leave every stage layers."""
     stages: dict[tuple[str, str], list[str]] = {}
     for binding in plan.bindings:
         mesh, stage = plan.mesh_named.get(binding.mesh), graph.stage_of.get(binding.stage)
@@ -46,6 +47,8 @@ def _of_binding(graph: Graph, stage: Stage, binding: Binding, mesh: Mesh, site: 
     yield from _axes(binding, mesh)
     if (tensors := site.tensors.get(stage.model) if site and stage.model else None) is not None:
         yield from _extents(binding, mesh, stage.model or "", extents(tensors))
+        if stage.kind in _WITH_PASSES:
+            yield from _sequence(mesh, stage.model or "", extents(tensors))
     if stage.kind not in _WITHOUT_ROWS:
         yield from _rows(graph, binding, mesh)
 
@@ -63,10 +66,23 @@ def _axes(binding: Binding, mesh: Mesh) -> Iterator[_Said]:
         yield (f"keeps weights in {layout.dtype}", f"known are {', '.join(ITEM_BYTES)}")
     if binding.pipeline is not None and LAYERS not in dict(layout.shard):
         yield (f"has the schedule {binding.pipeline} without a split of the layers", "split layers over pp")
+    if binding.pipeline is Pipeline.ZERO_BUBBLE:
+        yield from _zero_bubble(binding, mesh)
     ranks = mesh.sizes.get("dp", 1)
     if binding.servers < 1 or ranks % binding.servers:
         text = f"{binding.servers} servers do not divide {ranks} data parallel ranks of {mesh.name}"
         yield (text, f"choose {_choice(divisors(ranks))}")
+
+
+def _zero_bubble(binding: Binding, mesh: Mesh) -> Iterator[_Said]:
+    """Gradients of weights that are made later are those of whole matrices, on a rank that has these."""
+    others = [
+        f"{part} over {axis}" for part, axis in binding.layout.shard if part != LAYERS and mesh.sizes.get(axis) != 1
+    ]
+    others += [f"ZeRO {binding.layout.zero} over dp"] if binding.layout.zero > 1 and mesh.sizes.get("dp") != 1 else []
+    if others:
+        text = f"has the schedule {Pipeline.ZERO_BUBBLE} and splits {' and '.join(others)}"
+        yield (text, "gradients put off are of whole weights: choose 1f1b, or split layers alone, with ZeRO 0 or 1")
 
 
 def _extents(binding: Binding, mesh: Mesh, model: str, known: dict[str, int]) -> Iterator[_Said]:
@@ -76,15 +92,43 @@ def _extents(binding: Binding, mesh: Mesh, model: str, known: dict[str, int]) ->
         elif part == LAYERS and binding.pipeline is Pipeline.INTERLEAVED and known[part] % (2 * degree):
             text = f"{degree} interleaved stages of 2 parts do not divide {known[part]} layers of {model}"
             yield (text, f"choose {_choice([n for n in divisors(known[part]) if known[part] % (2 * n) == 0])}")
+        elif part == LAYERS and binding.pipeline is not Pipeline.INTERLEAVED:
+            yield from _stages(binding, model, known[part], degree)
         elif known[part] % degree and not (part == _KV_HEADS and degree % known[part] == 0):
-            axes = "*".join(axis for name, axis in binding.layout.shard if name == part)
+            axes = _axes_of(binding, part)
             text = f"{axes} = {degree} does not divide {known[part]} {part} of {model}"
-            other = "" if part == LAYERS else ", or split the layers over a pp axis instead"
-            yield (text, f"choose {_choice(divisors(known[part]))}{other}")
+            yield (text, f"choose {_choice(divisors(known[part]))}, or split the layers over a pp axis instead")
+
+
+def _sequence(mesh: Mesh, model: str, known: dict[str, int]) -> Iterator[_Said]:
+    """A state that is carried from token to token cannot be made on several ranks at once."""
+    if _LINEAR in known and mesh.sizes.get("cp", 1) > 1:
+        text = f"splits rows over cp = {mesh.sizes['cp']}, and linear attention of {model} carries a state along them"
+        yield (text, "choose cp = 1, or split over tp, pp or dp")
+
+
+def _stages(binding: Binding, model: str, layers: int, degree: int) -> Iterator[_Said]:
+    """Stages may have unlike numbers of layers, the last ones fewer, but none may have none."""
+    if not _is_any_idle(layers, degree):
+        return
+    fewer = next(n for n in range(min(degree, layers), 0, -1) if not _is_any_idle(layers, n))
+    more = [n for n in range(degree + 1, layers + 1) if not _is_any_idle(layers, n)][:1]
+    size = -(-layers // degree)
+    text = f"{_axes_of(binding, LAYERS)} = {degree} stages of {size} of the {layers} layers of {model} leave some empty"
+    yield (text, f"choose {_choice([fewer, *more])}")
+
+
+def _is_any_idle(layers: int, degree: int) -> bool:
+    """Whether some stages have no layer, where all but the last ones have equally many."""
+    return (degree - 1) * -(-layers // degree) >= layers
+
+
+def _axes_of(binding: Binding, part: str) -> str:
+    return "*".join(axis for name, axis in binding.layout.shard if name == part)
 
 
 def _rows(graph: Graph, binding: Binding, mesh: Mesh) -> Iterator[_Said]:
-    firings = num_events(graph, binding.stage)
+    firings = row_parts(graph, binding.stage)
     ranks, rows = max(1, mesh.sizes.get("dp", 1) // max(1, binding.servers)), Fraction(graph.batch_rows, firings)
     if graph.batch_rows % mesh.sizes.get("dp", 1):
         return  # P2 says so

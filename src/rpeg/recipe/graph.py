@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rpeg.algorithms.catalog import ALGORITHMS
+from rpeg.algorithms.critic_free import KvPolicy
 from rpeg.algorithms.ppo import Trunk
 from rpeg.algorithms.reference import Reference
 from rpeg.algorithms.reward import RewardSource
@@ -27,9 +29,16 @@ def build_graph(recipe: Recipe) -> Graph:
     algorithm = recipe.algorithm
     sizes = algorithm.prompts, algorithm.group_size, algorithm.staleness
     graph = ALGORITHMS[_name(recipe)](*sizes, **_shared_options(recipe), **_own_options(recipe))
-    for text in algorithm.rewrites:
+    for text in _rewrites(recipe):
         graph = parse(text).apply(graph, explore=True)
     return graph
+
+
+def _rewrites(recipe: Recipe) -> Iterator[str]:
+    """Yield the rewrites that keys of the critic stand for, then those that the recipe writes out."""
+    if recipe.critic is not None and recipe.critic.values == "recorded":
+        yield "use_recorded_value{stage=value}"
+    yield from recipe.algorithm.rewrites
 
 
 def _name(recipe: Recipe) -> str:
@@ -57,9 +66,13 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
     algorithm, critic = recipe.algorithm, recipe.critic
     if critic is not None:
         trunk = {} if critic.sharing == "none" else {"trunk": Trunk(critic.sharing)}
-        own = {"mini_batches": algorithm.updates_per_step, "whiten": algorithm.whiten}
+        own = {"mini_batches": algorithm.updates_per_step, "passes": algorithm.passes, "whiten": algorithm.whiten}
         return {**own, "mask_truncated": algorithm.mask_truncated, **trunk}
     own: dict[str, Any] = {"updates_per_step": algorithm.updates_per_step}
+    if algorithm.in_flight != "none":
+        own["in_flight"] = KvPolicy(f"kv_{algorithm.in_flight}")
+    if (partial := algorithm.partial_rollouts) is not None:
+        own |= {"max_carry": partial.max_carry, "budget_tokens": partial.budget_tokens}
     match _name(recipe):
         case "grpo":
             own["normalise"] = Normalise(algorithm.normalise)

@@ -23,7 +23,7 @@ from rpeg.environments.order import MAX_ROUNDS
 from rpeg.recipe.defaults import ALGORITHM_DEFAULTS, AlgorithmDefaults
 from rpeg.recipe.section import Section, Share
 
-__all__ = ["AlgorithmSection", "CriticSection", "DynamicSamplingSection"]
+__all__ = ["AlgorithmSection", "CriticSection", "DynamicSamplingSection", "PartialRolloutsSection"]
 
 _CORRECTED = ("truncated", "truncated_sequence", "masked", "decoupled", "rejection")
 """Corrections, which compare the sampler's policy with the one before the step: that one is needed, too."""
@@ -41,6 +41,15 @@ class DynamicSamplingSection(Section):
     """Rounds of sampling in a step at most, the first one included, 1 to 32."""
 
 
+class PartialRolloutsSection(Section):
+    """Answers that are not finished go on in the next step, and other prompts take their places."""
+
+    max_carry: PositiveInt = Field(examples=[1])
+    """Steps that an answer may take beyond the one that it began in; what is due is waited for."""
+    budget_tokens: PositiveInt = Field(examples=[4096])
+    """New tokens of an answer per step at most."""
+
+
 class AlgorithmSection(Section):
     """The learning rule."""
 
@@ -54,8 +63,16 @@ class AlgorithmSection(Section):
     """Answers sampled per prompt; their mean reward is the baseline of most algorithms without a critic."""
     updates_per_step: PositiveInt = 1
     """Optimizer updates a step's answers are split into; divides prompts."""
+    passes: PositiveInt = 1
+    """Sweeps over a step's answers, each with as many updates; old log-probabilities, advantages and values stay those
+    from before the first; above 1 with a critic only."""
     staleness: NonNegativeInt = 0
     """Updates of the weights, in steps, that answers may lag behind; 0 = sample and train in turn."""
+    in_flight: Literal["none", "keep", "recompute"] = "none"
+    """Whether new weights are taken between two tokens of an answer, and what becomes of the keys and values that older
+    ones have written: with keep they stay, which is quick, with recompute they are computed anew, which is exact."""
+    partial_rollouts: PartialRolloutsSection | None = None
+    """Unfinished answers go on in the next step, or null: every step waits for its own."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = Field(default_factory=_default("clip_low"))
     """The probability ratio is clipped below 1 minus this; 1 = not at all; default: the algorithm's."""
     clip_high: PositiveFloat = Field(default_factory=_default("clip_high"))
@@ -100,7 +117,7 @@ class AlgorithmSection(Section):
     )
     """Importance weights for answers of older weights: of a token, at most correction_cap; of an answer, likewise; of a
     token, 0 outside the bounds; of a token, without limit; or none, but answers outside the bounds are left out. auto =
-    none at staleness 0, else truncated."""
+    none where no answer is stale, else truncated."""
     correction_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest importance weight."""
     correction_low: Share = 0.5
@@ -121,6 +138,16 @@ class AlgorithmSection(Section):
     """
 
     @property
+    def all_updates(self) -> int:
+        """Optimizer updates of a step, in all of its passes."""
+        return self.updates_per_step * self.passes
+
+    @property
+    def max_staleness(self) -> int:
+        """Updates of the weights, in steps, that the oldest token of an answer may lag behind."""
+        return self.staleness + (self.partial_rollouts.max_carry if self.partial_rollouts is not None else 0)
+
+    @property
     def defaults(self) -> AlgorithmDefaults:
         """The constants of the algorithm."""
         return ALGORITHM_DEFAULTS[self.name]
@@ -130,7 +157,8 @@ class AlgorithmSection(Section):
     def _decide_correction(cls, value: str, info: ValidationInfo) -> str:
         """Replace auto by what follows from the staleness."""
         if value == "auto" and "staleness" in info.data:
-            return "truncated" if info.data["staleness"] > 0 else "none"
+            is_stale = info.data["staleness"] > 0 or info.data.get("partial_rollouts") is not None
+            return "truncated" if is_stale else "none"
         return value
 
     @field_validator("old_logprob")
@@ -149,6 +177,9 @@ class CriticSection(Section):
     sharing: Literal["auto", "none", "full", "detached", "lower"] = "auto"
     """What policy and critic have in common: nothing; all layers; all layers, which the critic does not train; or the
     lower layers. auto = none for ppo, full for ppo_shared."""
+    values: Literal["computed", "recorded"] = "computed"
+    """Where the values come from that advantages are made with: a pass over the finished answers, or the sampler, which
+    then has the critic's head on a trunk that they share and records them as it decodes."""
     layers: PositiveInt | None = None
     """Lower layers in common, with sharing lower; default: half of them."""
     path: str | None = None

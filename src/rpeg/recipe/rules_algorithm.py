@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from rpeg.environments.catalog import has_tool
 from rpeg.errors import Fault
 from rpeg.recipe.defaults import ALGORITHM_DEFAULTS
 from rpeg.recipe.learning import AlgorithmSection, CriticSection
@@ -20,6 +22,8 @@ _WITH_STD = ("grpo", "dapo", "gspo", "cispo")
 _WITH_CONTROLLER = ("ppo", "ppo_shared")
 _CAPPED, _BOUNDED = ("truncated", "truncated_sequence"), ("masked", "rejection")
 _REMOVE = "remove it"
+_VALUE_PASS = re.compile(r"[=,\[]\s*(?:old_logp\+)?value\s*[,\]}]")
+"""The pass for values in the text of a rewrite, alone or fused."""
 
 
 def _names(having: str) -> str:
@@ -58,6 +62,14 @@ def _no_ratio(recipe: Recipe, _: Path) -> Iterator[Fault]:
         what = f"{algorithm.updates_per_step}: {algorithm.name} has no ratio of policies, so the second update of a "
         what += "step would learn from answers of older weights as if they were new"
         yield Fault("algorithm.updates_per_step", what, "set it to 1")
+
+
+@ALGORITHM_RULES.over("algorithm.name", "algorithm.passes")
+def _passes_have_a_critic(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm = recipe.algorithm
+    if algorithm.passes > 1 and not algorithm.defaults.has_critic:
+        what = f"{algorithm.passes} with {algorithm.name}: only algorithms with a critic sweep several times yet"
+        yield Fault("algorithm.passes", what, f"set it to 1, or algorithm.name to {_names('has_critic')}")
 
 
 @ALGORITHM_RULES.over("algorithm.name", "algorithm.normalise", "algorithm.std_normalise", "algorithm.whiten")
@@ -129,12 +141,16 @@ def _place_of_distance(algorithm: AlgorithmSection) -> Iterator[Fault]:
 _CORRECTION_KEYS = ("correction", "correction_cap", "correction_low", "correction_high", "ess_scaling", "old_logprob")
 
 
-@ALGORITHM_RULES.over("algorithm.staleness", *(f"algorithm.{key}" for key in _CORRECTION_KEYS))
+@ALGORITHM_RULES.over(
+    "algorithm.staleness", "algorithm.partial_rollouts", *(f"algorithm.{key}" for key in _CORRECTION_KEYS)
+)
 def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm = recipe.algorithm
     correction = algorithm.correction
-    if correction == "none" and algorithm.staleness >= 2:
-        what = f"none with staleness {algorithm.staleness}: uncorrected losses collapse from staleness 2 on"
+    if correction == "none" and algorithm.max_staleness >= 2:
+        carried = f" and answers carried over {algorithm.max_staleness - algorithm.staleness} steps"
+        of_carry = carried if algorithm.partial_rollouts is not None else ""
+        what = f"none with staleness {algorithm.staleness}{of_carry}: uncorrected losses collapse from staleness 2 on"
         yield Fault("algorithm.correction", what, "set correction to truncated, or staleness to at most 1")
     if correction != "none" and algorithm.old_logprob == "recorded":
         what = (
@@ -158,6 +174,41 @@ def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("algorithm.ess_scaling", what, "remove it, or set correction to truncated")
 
 
+@ALGORITHM_RULES.over(
+    "algorithm.name", "algorithm.in_flight", "algorithm.partial_rollouts", "algorithm.dynamic_sampling", "data.task"
+)
+def _samples_can_go_on(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm = recipe.algorithm
+    given = {"in_flight": algorithm.in_flight != "none", "partial_rollouts": algorithm.partial_rollouts is not None}
+    reasons = {
+        f"with {algorithm.name}, which has a critic": algorithm.defaults.has_critic,
+        f"with {algorithm.name}, which samples a second answer beside": algorithm.name == "remax",
+        "with algorithm.dynamic_sampling, whose rounds end with their step": algorithm.dynamic_sampling is not None,
+        f"with the task {recipe.data.task}, whose turns end with their step": has_tool(recipe.data.task),
+        "with the other of in_flight and partial_rollouts": all(given.values()),
+    }
+    for key, is_given in given.items():
+        for reason in [reason for reason, holds in reasons.items() if is_given and holds]:
+            yield Fault(f"algorithm.{key}", f"is not possible {reason}", _REMOVE)
+
+
+@ALGORITHM_RULES.over(
+    "algorithm.in_flight",
+    "algorithm.staleness",
+    "algorithm.partial_rollouts",
+    "sampling.max_new_tokens",
+    is_advice=True,
+)
+def _going_on_has_an_effect(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    algorithm, partial = recipe.algorithm, recipe.algorithm.partial_rollouts
+    if algorithm.in_flight != "none" and not algorithm.staleness:
+        what = f"{algorithm.in_flight} with staleness 0: no weights arrive while answers are being written"
+        yield Fault("algorithm.in_flight", what, "set algorithm.staleness to 1 or more")
+    if partial is not None and partial.budget_tokens > recipe.sampling.max_new_tokens:
+        what = f"{partial.budget_tokens} tokens are more than an answer has ({recipe.sampling.max_new_tokens})"
+        yield Fault("algorithm.partial_rollouts.budget_tokens", what, "answers are only cut when a step has enough")
+
+
 @ALGORITHM_RULES.over("algorithm.staleness", "algorithm.correction", is_advice=True)
 def _slightly_stale_answers(recipe: Recipe, _: Path) -> Iterator[Fault]:
     if recipe.algorithm.correction == "none" and recipe.algorithm.staleness == 1:
@@ -175,6 +226,32 @@ def _critic_fits(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("critic", what, f"remove the section, or set algorithm.name to {_names('has_critic')}")
         return
     yield from _sharing_fits(algorithm.name, critic, recipe)
+
+
+@ALGORITHM_RULES.over("algorithm.name", "algorithm.staleness", "algorithm.rewrites", "critic")
+def _values_are_recorded(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    critic, algorithm = recipe.critic, recipe.algorithm
+    if critic is None or critic.values == "computed":
+        return
+    if critic.sharing == "none":
+        what = "recorded with sharing none: the sampler runs the policy, and the critic is another model"
+        yield Fault("critic.values", what, "set it to computed, or algorithm.name to ppo_shared")
+    if algorithm.staleness and critic.value_clip is not None:
+        what = f"{critic.value_clip} with staleness {algorithm.staleness} and values recorded: it would clip around "
+        what += "values of older weights, which the critic may have left by more than that before the step"
+        yield Fault("critic.value_clip", what, "set it to null, or critic.values to computed")
+    for text in algorithm.rewrites:
+        if _VALUE_PASS.search(text):
+            what = f"{text} names the pass for values, which there is not with critic.values recorded"
+            yield Fault("algorithm.rewrites", what, _REMOVE)
+
+
+@ALGORITHM_RULES.over("algorithm.staleness", "critic", is_advice=True)
+def _values_are_of_older_weights(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    critic, staleness = recipe.critic, recipe.algorithm.staleness
+    if critic is not None and critic.values == "recorded" and staleness:
+        what = f"recorded with staleness {staleness}: advantages are made with values of older weights"
+        yield Fault("critic.values", what, "computed makes them of the newest")
 
 
 def _sharing_fits(name: str, critic: CriticSection, recipe: Recipe) -> Iterator[Fault]:

@@ -222,6 +222,13 @@ def _time_limit_is_kept(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("reward.timeout_s", what, "give at least 1 process, or remove the limit")
 
 
+@VALUE_RULES.over("run.address", "run.home")
+def _address_is_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    if recipe.run.address is not None and recipe.run.home != "ray":
+        what = f"{recipe.run.address} has no effect with run.home {recipe.run.home}: only Ray has clusters to join"
+        yield Fault("run.address", what, "set run.home to ray, or remove it")
+
+
 @VALUE_RULES.over("algorithm.prompts", "algorithm.updates_per_step")
 def _updates_divide_prompts(recipe: Recipe, _: Path) -> Iterator[Fault]:
     prompts, updates = recipe.algorithm.prompts, recipe.algorithm.updates_per_step
@@ -256,9 +263,11 @@ def _slots_are_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("sampling.slots", what, f"set it to at most {rows}")
 
 
-@VALUE_RULES.over("optimizer.warmup_updates", "run.steps", "algorithm.updates_per_step", is_advice=True)
+@VALUE_RULES.over(
+    "optimizer.warmup_updates", "run.steps", "algorithm.updates_per_step", "algorithm.passes", is_advice=True
+)
 def _rise_ends(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    updates = recipe.run.steps * recipe.algorithm.updates_per_step
+    updates = recipe.run.steps * recipe.algorithm.all_updates
     if recipe.optimizer.warmup_updates > updates:
         what = f"{recipe.optimizer.warmup_updates} is more than the run's {updates} updates"
         yield Fault("optimizer.warmup_updates", what, "the learning rate never reaches optimizer.lr; lower it")

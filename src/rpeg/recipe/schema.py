@@ -236,9 +236,13 @@ class RunSection(Section):
     """Checkpoints kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto = cuda if there is one."""
-    home: Literal["inline", "processes"] = "inline"
+    home: Literal["inline", "processes", "ray"] = "inline"
     """Where workers live: inline = threads of one process, processes = one each, so that sampling and training overlap
-    on different cores; the numbers are the same."""
+    on different cores, also such as torchrun or srun starts; ray = actors of Ray, on one machine or on a cluster; the
+    numbers are the same."""
+    address: Annotated[str, Field(pattern=r"^(auto|[^/\s]+:\d{1,5})$")] | None = None
+    """Ray cluster to join, as host:port, or auto for the one this machine is part of; default: start one on this
+    machine and end it with the run."""
     wait_limit_s: PositiveFloat = 1800.0
     """Longest wait for one event, in seconds, before the run says what it waits for and ends."""
 

@@ -22,7 +22,8 @@ from rpeg.environments.base import Environment, Episode
 from rpeg.environments.problem import Problem
 from rpeg.errors import DataError, Fault
 from rpeg.numerics.parallel.peers import Peers
-from rpeg.numerics.sampler import Sampled, Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.samples import Sampled, SamplingParams
 
 __all__ = ["Conversation", "Ending", "converse", "stop_id", "turn_metrics"]
 
@@ -48,12 +49,23 @@ class Conversation:
     """Whether the policy wrote each token."""
     logps: list[float] = field(default_factory=list)
     """Log-probability of each token of the policy as it was sampled, 0 for those of the environment."""
+    versions: list[int] = field(default_factory=list)
+    """Version of the weights that each token was drawn from; of the environment's, that of the turn before."""
+    values: list[float] = field(default_factory=list)
+    """Value of the state before each token of the policy, 0 where none is recorded and for those of the environment."""
     last: list[int] = field(default_factory=list)
     """Tokens of the policy's last turn."""
     num_turns: int = 0
     """Turns of the policy."""
     ending: Ending | None = None
     """None while it goes on."""
+
+    @classmethod
+    def of(cls, sampled: Sampled) -> Conversation:
+        """Return an answer of one turn."""
+        answer = cls(ending=Ending.FINISHED if sampled.finished else Ending.LENGTH)
+        answer.say(sampled)
+        return answer
 
     @property
     def finished(self) -> bool:
@@ -65,6 +77,8 @@ class Conversation:
         self.last = sampled.ids
         self.ids += sampled.ids
         self.logps += sampled.logps
+        self.versions += sampled.versions
+        self.values += sampled.values or [0.0] * len(sampled.ids)
         self.mask += [True] * len(sampled.ids)
         self.num_turns += 1
 
@@ -72,6 +86,8 @@ class Conversation:
         """Add what the environment answered."""
         self.ids += ids
         self.logps += [0.0] * len(ids)
+        self.versions += self.versions[-1:] * len(ids)
+        self.values += [0.0] * len(ids)
         self.mask += [False] * len(ids)
 
 

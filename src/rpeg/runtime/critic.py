@@ -63,7 +63,7 @@ class Critic:
         norm, rate = self.learner.update(self._counts.over(self._ranks.rows.counts).of("token"))
         self._counts = _NOTHING
         metrics = {"critic/grad_norm": norm, "critic/lr": rate}
-        if task.firing == self._recipe.algorithm.updates_per_step - 1:
+        if task.firing == self._recipe.algorithm.all_updates - 1:
             metrics |= self._objective.metrics(self._ranks.losses)
         return Outcome(metrics=metrics, version=task.step + 1)
 

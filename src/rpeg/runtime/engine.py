@@ -5,6 +5,10 @@
     waits for    the next group to finish, at most ``wait_limit_s``
     unblocked by the callback of a group's future
 
+A call may return before its firing is done: then it is made again, behind what else was asked of the worker meanwhile.
+From the moment the worker could do other things, tokens lie on the arcs that wait for the worker; those that wait for
+rows get theirs at the end, in the order of the firings.
+
 Everything that limits what runs at the same time is an arc of the event graph; there is no other lock here.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
@@ -23,7 +27,7 @@ from rpeg.plan.events import EventGraph
 from rpeg.plan.play import Firing
 from rpeg.runtime.group import Groups
 from rpeg.runtime.store import Store
-from rpeg.runtime.task import Outcome
+from rpeg.runtime.task import Outcome, Progress, Task
 
 __all__ = ["Finished", "StepDone", "WallClock"]
 
@@ -34,7 +38,11 @@ Finished = Callable[[Span, Outcome], None]
 """Hears of every firing that did something."""
 StepDone = Callable[[int], None]
 """Hears of every step (from 1) whose events have all fired."""
-_Done = tuple[Firing, Sequence[int], "Future[tuple[Outcome, float, float]] | None"]
+_Done = tuple[Firing, Sequence[int], Task | None, "Future[tuple[Outcome, float, float]] | None"]
+_Ended = tuple[Sequence[int], Outcome, tuple[float, float]]
+"""Arcs that get their tokens now, what was made, start and end on the clock of the run."""
+_FOR_ROWS = ("data:", "keep:", "drain:", "room:")
+"""Reasons of arcs whose tokens say that the rows of a firing are there, and its weights no longer needed."""
 
 
 class WallClock:
@@ -56,25 +64,34 @@ class WallClock:
         self._on_finished, self._on_step_done = hear
         self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self._under_way: dict[Firing, float] = {}
+        self._began_s: dict[Firing, float] = {}  # on the worker, of firings that take several calls
+        self._released: dict[Firing, list[int]] = {}  # the arcs that still have to get their tokens
+        self._started: dict[str, deque[Firing]] = defaultdict(deque)  # of every event, until it has ended
+        self._early: dict[Firing, _Ended] = {}  # what ended before an earlier firing of its event
         self._left: dict[int, int] = defaultdict(lambda: len(events.events))
         for event in events.events:  # what ran ahead of the cut we stand at was heard of before
             for step in range(steps.start, steps.start + event.shift if steps.start else 0):
                 self._left[step] -= 1
-        self._started_s = time.monotonic()
+        self._zero_s = time.monotonic()
+        """When the run began."""
 
     def resume_at(self, seconds: float) -> None:
         """Let the time of the run go on from ``seconds``, where an earlier process left off."""
-        self._started_s = time.monotonic() - seconds
+        self._zero_s = time.monotonic() - seconds
 
     def start(self, firing: Firing, arcs: Sequence[int]) -> None:
         """Call the group; a stage that rests in this step is done at once."""
         event = self._events.event_of[firing.event]
         if not self._acts(event.stage, firing.index):
-            self._done.put((firing, arcs, None))
+            self._done.put((firing, arcs, None, None))
             return
         self._under_way[firing] = time.monotonic()
-        future = self._groups.run(self._store.task(event, firing.index))
-        future.add_done_callback(lambda done: self._done.put((firing, arcs, done)))
+        self._started[firing.event].append(firing)
+        self._call(firing, arcs, self._store.task(event, firing.index))
+
+    def _call(self, firing: Firing, arcs: Sequence[int], task: Task) -> None:
+        future = self._groups.run(task)
+        future.add_done_callback(lambda done: self._done.put((firing, arcs, task, done)))
 
     def _acts(self, stage: str, step: int) -> bool:
         firings = self._graph.firings(stage)
@@ -82,22 +99,50 @@ class WallClock:
 
     def wait(self) -> Iterable[tuple[Firing, Sequence[int]]]:
         """Wait for the next firing to be done; what a worker raises is raised here."""
-        firing, arcs, future = self._next()
-        event = self._events.event_of[firing.event]
-        outcome = Outcome()
-        if future is not None:
-            del self._under_way[firing]
-            outcome, start_s, end_s = future.result()
-            times = (start_s - self._started_s, end_s - self._started_s)
+        firing, arcs, task, future = self._next()
+        if future is None or task is None:
+            self._finish(firing, Outcome())
+            return [(firing, arcs)]
+        outcome, start_s, end_s = future.result()
+        start_s = self._began_s.setdefault(firing, start_s)
+        if outcome.progress is Progress.DONE:
+            times = (start_s - self._zero_s, end_s - self._zero_s)
+            return self._end(firing, (self._released.pop(firing, arcs), outcome, times))
+        self._call(firing, arcs, task)
+        if outcome.progress is Progress.RELEASED and firing not in self._released:
+            freed, left = self._split(arcs)
+            self._released[firing] = left
+            return [(firing, freed)]
+        return []
+
+    def _split(self, arcs: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the arcs that wait for a worker, and those that wait for what the firing makes."""
+        waits_for_rows = [self._events.arcs[index].reason.startswith(_FOR_ROWS) for index in arcs]
+        pairs = list(zip(arcs, waits_for_rows, strict=True))
+        return [arc for arc, waits in pairs if not waits], [arc for arc, waits in pairs if waits]
+
+    def _end(self, firing: Firing, ended: _Ended) -> list[tuple[Firing, Sequence[int]]]:
+        """Enter a firing that has ended, and what had to wait for it; behind an earlier one it waits itself."""
+        self._early[firing] = ended
+        queue, found = self._started[firing.event], list[tuple[Firing, Sequence[int]]]()
+        while queue and queue[0] in self._early:
+            first = queue.popleft()
+            arcs, outcome, times = self._early.pop(first)
+            del self._under_way[first], self._began_s[first]
+            event = self._events.event_of[first.event]
             sizes = (outcome.num_rows, outcome.num_tokens, outcome.version)
-            span = Span(event.id, event.stage, event.firing, firing.index + 1, event.resources, *times, *sizes)
+            span = Span(event.id, event.stage, event.firing, first.index + 1, event.resources, *times, *sizes)
             self._on_finished(span, outcome)
-        self._store.finish(event, firing.index, outcome)
+            self._finish(first, outcome)
+            found.append((first, arcs))
+        return found
+
+    def _finish(self, firing: Firing, outcome: Outcome) -> None:
+        self._store.finish(self._events.event_of[firing.event], firing.index, outcome)
         self._left[firing.index] -= 1
         if not self._left[firing.index]:
             del self._left[firing.index]
             self._on_step_done(firing.index + 1)
-        return [(firing, arcs)]
 
     def _next(self) -> _Done:
         deadline_s = time.monotonic() + self._wait_limit_s

@@ -13,20 +13,27 @@ import torch
 from rpeg.environments.base import Environment
 from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Scorer
+from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import generators
 from rpeg.numerics.model import load_model
 from rpeg.numerics.precision import device, dtype
-from rpeg.numerics.sampler import Sampler, SamplingParams
+from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.samples import SamplingParams
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
+from rpeg.runtime.carry import Carry, Window, carry_of
 from rpeg.runtime.conversation import Conversation, converse, turn_metrics
+from rpeg.runtime.flow import Flow, flows, is_refreshed
 from rpeg.runtime.judge import Judge
+from rpeg.runtime.learner import copied
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.samples import SHOWN, length_metrics, sample_records
+from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.shares import evenly
-from rpeg.runtime.task import Outcome, Task, Weights
+from rpeg.runtime.task import Outcome, Progress, Task, Weights
 from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Generator", "end_ids"]
@@ -41,25 +48,38 @@ class Generator:
     """A sampler and the weights it may be asked to sample from."""
 
     def __init__(
-        self, recipe: Recipe, model: Path, version: int, rewards: Scorer, judge: Judge | None, ranks: Ranks = ALONE
+        self,
+        recipe: Recipe,
+        graph: Graph,
+        model: Path,
+        version: int,
+        rewards: Scorer,
+        judge: Judge | None,
+        ranks: Ranks = ALONE,
+        *,
+        values: bool = False,
     ) -> None:
         """Load ``model`` as the weights of ``version``.
 
-        Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows.
+        Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows. With
+        ``values`` the critic's head is on the sampler's model, and says beside every token what was to be expected.
         """
         self._recipe, self._rewards, self._judge, self._peers = recipe, rewards, judge, ranks.rows
         self._tokenizer = load_tokenizer(model)
         policy = load_model(model, dtype(recipe.model.dtype), device(recipe.run.device))
-        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id))
+        head = shared_head(recipe, policy, model, version) if values else None
+        assert values == (head is not None), "the graph records values, the recipe has no head on the policy's trunk"
+        self._records_values = values
+        self._sampler = Sampler(policy, recipe.sampling.slots or 1, cast(int, self._tokenizer.pad_token_id), head)
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
-        self._weights: dict[int, Weights] = {
-            version: {name: p.detach().clone() for name, p in policy.named_parameters()}
-        }
+        self._weights: dict[int, Weights] = {version: copied(policy, head)}
         self._task = task = load_task(recipe)
         self._environment = task if isinstance(task, Environment) else None
-        has_rounds = recipe.algorithm.dynamic_sampling is not None
-        self._source = PromptSource(recipe, task, self._tokenizer) if has_rounds else None
+        self._flow = self._open_flow(graph)
+        self._carry = next((c for each in generators(graph) if (c := carry_of(graph, each.name)) is not None), None)
+        looks_ahead = recipe.algorithm.dynamic_sampling is not None or self._carry is not None
+        self._source = PromptSource(recipe, task, self._tokenizer) if looks_ahead else None
         count = recipe.evaluation.prompts
         is_evaluated = recipe.evaluation.every_steps > 0
         held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
@@ -67,10 +87,25 @@ class Generator:
         self._held_out = held_out[share.start : share.stop]
         self._num_shown = max(0, min(_SHOWN - share.start, len(share)))
 
+    def _open_flow(self, graph: Graph) -> Flow | None:
+        """Return what samples go on in from one call to the next, if the graph has it so."""
+        stage = next((each for each in generators(graph) if flows(graph, each.name)), None)
+        if stage is None:
+            return None
+        self._is_refreshed, self._keeps_cache = is_refreshed(graph, stage.name), "kv_keep" in stage.heads
+        has_queue = self._is_refreshed or graph.batch_rows > self._sampler.slots
+        longest, group = self._recipe.data.max_prompt_tokens, self._recipe.algorithm.group_size
+        return Flow(self._sampler, group, self._params, longest, has_queue=has_queue)
+
     def pull(self, task: Task) -> Outcome:
-        """Take over published weights; as many versions are kept as the graph may still read."""
+        """Take over published weights; as many versions are kept as the graph may still read.
+
+        Samples under way that need not be finished by the old ones go on with them at once.
+        """
         assert task.weights is not None, f"nothing was pushed for step {task.step}"
         self._take(task.weights, task.step + 1)
+        if self._flow is not None and self._is_refreshed:
+            self._install(self._flow, task.weights, task.step + 1)
         return Outcome(version=task.step + 1)
 
     def _take(self, weights: Weights, version: int) -> None:
@@ -89,16 +124,28 @@ class Generator:
 
     def generate(self, task: Task) -> Outcome:
         """Sample a group per prompt from the weights the graph names, in rounds where it has them."""
+        if self._flow is not None:
+            return self._go_on(self._flow, task)
         version = self._use(task)
+        if self._carry is not None:
+            return self._carry_on(self._carry, task, version)
         if self._recipe.algorithm.dynamic_sampling is not None:
             return self._generate_in_rounds(task, version)
         answers = self._answer(task.groups)
-        rows = _rows(_repeated(task.groups, self._recipe.algorithm.group_size), answers, version)
+        prompts = _repeated(task.groups, self._recipe.algorithm.group_size)
+        made = self._made(task, prompts, answers, task.groups.tensor("row").tolist(), version)
         turns = {} if self._environment is None else turn_metrics(answers, self._peers)
+        return replace(made, metrics={**made.metrics, **turns})
+
+    def _made(
+        self, task: Task, prompts: list[list[int]], answers: list[Conversation], asked: list[int], version: int
+    ) -> Outcome:
+        """Return what is told of the answers to the problems of the rows ``asked``, a group each."""
+        rows = _rows(prompts, answers)
         return Outcome(
-            rows,
-            metrics={**length_metrics(rows, self._peers), **turns},
-            records=self._shown(task, rows, task.groups.tensor("row").tolist()),
+            rows.joined(_values(rows, answers)) if self._records_values else rows,
+            metrics=length_metrics(rows, self._peers),
+            records=self._shown(task, rows, asked),
             num_rows=len(rows),
             num_tokens=_num_trained(answers),
             version=version,
@@ -112,6 +159,43 @@ class Generator:
         problems = [self._task.train(row) for row in asked[: -(-SHOWN // group)] for _ in range(group)]
         return sample_records(task.step, rows, problems, self._tokenizer)
 
+    def _go_on(self, flow: Flow, task: Task) -> Outcome:
+        """Begin the groups of a step at its first firing, and hand out as many as a firing has once they are complete.
+
+        Where weights arrive in between, a call ends after some tokens, so that they can be installed.
+        """
+        if not flow.has_begun(task.step):
+            if not self._is_refreshed:
+                flow.go_on_with(self._use(task), keeps_cache=True)
+            flow.add(task.step, task.groups)
+        if self._sampler.version != flow.version:  # an evaluation was given others
+            self._sampler.load(self._weights[flow.version], flow.version)
+        updates, prompts = self._recipe.algorithm.updates_per_step, self._recipe.algorithm.prompts
+        batch = task.firing * updates // task.num_firings  # an optimizer mini-batch trains on prompts of its own
+        places = range(batch * prompts // updates, (batch + 1) * prompts // updates)
+        while (taken := flow.take(task.step, prompts // task.num_firings, places)) is None:
+            flow.advance()
+            if self._is_refreshed:
+                return Outcome(progress=Progress.RELEASED if flow.has_room else Progress.UNDER_WAY)
+        answers = [Conversation.of(sampled) for sampled in taken.samples]
+        made = self._made(task, taken.prompts, answers, taken.rows, flow.version)
+        return replace(made, places=tuple(task.step * prompts + place for place in taken.places))
+
+    def _carry_on(self, carry: Carry, task: Task, version: int) -> Outcome:
+        """Hand out the groups that are complete first, and carry the rest over."""
+        assert self._source is not None, "the prompts of later steps are needed"
+        group, longest = self._recipe.algorithm.group_size, self._recipe.data.max_prompt_tokens
+        window = Window(self._sampler, self._params, carry, group, longest, self._source.rows)
+        done = window.sample(task.step, task.carried)
+        made = self._made(task, done.prompts, done.answers, done.rows, version)
+        metrics = {**made.metrics, **done.metrics(task.step)}
+        return replace(made, metrics=metrics, places=tuple(done.numbers), carried=done.left)
+
+    def _install(self, flow: Flow, weights: Weights, version: int) -> None:
+        """Let samples under way go on with new weights at once."""
+        self._sampler.load(weights, version)
+        flow.go_on_with(version, keeps_cache=self._keeps_cache)
+
     def _generate_in_rounds(self, task: Task, version: int) -> Outcome:
         """Sample and judge until enough groups have spread; the rows are those of the step, with their rewards."""
         judge, source, settings = self._judge, self._source, self._recipe.algorithm.dynamic_sampling
@@ -121,7 +205,7 @@ class Generator:
         group = self._recipe.algorithm.group_size
         found = sample_rounds(
             lambda number: source.further_rows(task.step, number) if number else task.groups,
-            lambda asked: _rows(_repeated(asked, group), self._answer(asked), version),
+            lambda asked: _rows(_repeated(asked, group), self._answer(asked)),
             lambda asked, drafts: judge.judge(asked.tensor("row").tolist(), drafts, group),
             group,
             settings.max_rounds,
@@ -140,17 +224,21 @@ class Generator:
         )
 
     @property
+    def _params(self) -> SamplingParams:
+        sampling = self._recipe.sampling
+        return SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends, values=self._records_values)
+
+    @property
     def _greedy(self) -> SamplingParams:
         return SamplingParams(1.0, self._recipe.sampling.max_new_tokens, self._ends, greedy=True)
 
     def _answer(self, asked: Rows) -> list[Conversation]:
         """Answer prompts, a group each."""
-        sampling, group = self._recipe.sampling, self._recipe.algorithm.group_size
-        params = SamplingParams(sampling.temperature, sampling.max_new_tokens, self._ends)
+        group = self._recipe.algorithm.group_size
         prompts = [ids.tolist() for ids in asked.ragged("tokens").rows()]
         rows = asked.tensor("row").tolist()
         seeds = [seed + member for seed in asked.tensor("seed").tolist() for member in range(group)]
-        return self._converse(prompts, lambda place: self._task.train(rows[place]), group, params, seeds)
+        return self._converse(prompts, lambda place: self._task.train(rows[place]), group, self._params, seeds)
 
     def _converse(
         self,
@@ -173,7 +261,7 @@ class Generator:
         prompts = _repeated(task.groups, 1)
         problems = [self._task.train(row) for row in task.groups.tensor("row").tolist()]
         answers = self._converse(prompts, problems.__getitem__, 1, self._greedy, [0] * len(prompts))
-        columns = _rows(prompts, answers, version).only(("tokens", "mask", "version", "finished"))
+        columns = _rows(prompts, answers).only(("tokens", "mask", "version", "finished"))
         return Outcome(columns, num_rows=len(columns), num_tokens=_num_trained(answers), version=version)
 
     def evaluate(self, task: Task) -> Outcome:
@@ -236,7 +324,7 @@ def _repeated(asked: Rows, group: int) -> list[list[int]]:
     return [ids.tolist() for ids in asked.ragged("tokens").rows() for _ in range(group)]
 
 
-def _rows(prompts: list[list[int]], answers: list[Conversation], version: int) -> Rows:
+def _rows(prompts: list[list[int]], answers: list[Conversation]) -> Rows:
     """Prompt and answer as they are trained, with the sampler's side data aligned to the tokens."""
     pairs = list(zip(prompts, answers, strict=True))
     return Rows(
@@ -244,7 +332,14 @@ def _rows(prompts: list[list[int]], answers: list[Conversation], version: int) -
             "tokens": Ragged.of([p + s.ids for p, s in pairs], torch.int64),
             "mask": Ragged.of([[False] * len(p) + s.mask for p, s in pairs], torch.bool),
             "logp": Ragged.of([[0.0] * len(p) + s.logps for p, s in pairs], torch.float32),
-            "version": Ragged.of([[version] * (len(p) + len(s.ids)) for p, s in pairs], torch.int32),
+            "version": Ragged.of([s.versions[:1] * len(p) + s.versions for p, s in pairs], torch.int32),
             "finished": torch.tensor([s.finished for s in answers], dtype=torch.bool),
         }
     )
+
+
+def _values(rows: Rows, answers: list[Conversation]) -> Rows:
+    """Return the recorded values beside the tokens of ``rows``, 0 for what the policy did not write."""
+    lengths = rows.ragged("tokens").lengths_N.tolist()
+    values = [[0.0] * (length - len(s.values)) + s.values for length, s in zip(lengths, answers, strict=True)]
+    return Rows({"value": Ragged.of(values, torch.float32)})

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from rpeg.numerics.master_weights import MasterWeights
 from rpeg.numerics.optim import adamw, clip_gradients, schedule, set_learning_rate
 from rpeg.numerics.parallel.peers import Peers
+from rpeg.numerics.value_head import named_weights
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.task import Weights
 
 __all__ = ["Learner", "copied"]
 
-_HEAD, _MASTER = "value_head", "master"
+_MASTER = "master"
 
 
 class Learner:
@@ -43,12 +44,12 @@ class Learner:
         """
         self._peers = peers or Peers()
         self._masters = MasterWeights(module) if _is_narrow(module) else None
-        self._named = dict(module.named_parameters()) if self._masters is None else self._masters.named()
-        if head is not None:
-            self._named |= {f"{_HEAD}.{name}": parameter for name, parameter in head.named_parameters()}
+        self._named = named_weights(module, head)
+        if self._masters is not None:
+            self._named |= self._masters.named()
         self._settings, self._lr = recipe.optimizer, lr
-        self._total = recipe.run.steps * recipe.algorithm.updates_per_step
-        self.num_updates = version * recipe.algorithm.updates_per_step
+        self._total = recipe.run.steps * recipe.algorithm.all_updates
+        self.num_updates = version * recipe.algorithm.all_updates
         settings = recipe.optimizer
         betas, eps, decay = settings.betas, settings.eps, settings.weight_decay
         self._optimizer = adamw(self._masters or module, lr, betas, eps, decay, head, head_scale)
@@ -123,6 +124,6 @@ def _is_narrow(module: nn.Module) -> bool:
     return any(each.requires_grad and each.dtype != torch.float32 for each in module.parameters())
 
 
-def copied(module: nn.Module) -> Weights:
-    """Return a copy of the parameters of a module by name."""
-    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+def copied(module: nn.Module, head: nn.Module | None = None) -> Weights:
+    """Return a copy of the parameters of a module, and of a value head on it, by name."""
+    return {name: parameter.detach().clone() for name, parameter in named_weights(module, head).items()}

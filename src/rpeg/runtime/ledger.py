@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rpeg.graph.graph import Graph
@@ -12,6 +13,7 @@ from rpeg.graph.stage import Stage, StageKind
 from rpeg.observe.measured import MeasuredCosts
 from rpeg.observe.trace import Span
 from rpeg.plan.events import cycle_ratio
+from rpeg.plan.firings import row_parts
 from rpeg.plan.lower import lower
 from rpeg.plan.plan import Plan
 from rpeg.runtime.task import Outcome
@@ -55,10 +57,13 @@ class Ledger:
         return [_entry(span, outcome) for span, (_, outcome) in firings]
 
     def add(self, span: Span, outcome: Outcome) -> None:
-        """Enter one firing."""
-        step = self._steps[span.step]
+        """Enter one firing; rows that are swept over again have been counted."""
+        step, stage = self._steps[span.step], self._graph.stage_of[span.stage]
+        if stage.kind is StageKind.TRAIN and span.firing >= row_parts(self._graph, span.stage):
+            metrics = {name: value for name, value in outcome.metrics.items() if not name.startswith(_SUMMED)}
+            outcome = replace(outcome, metrics=metrics, num_tokens=0)
         step.spans.append(span)
-        step.outcomes.append((self._graph.stage_of[span.stage], outcome))
+        step.outcomes.append((stage, outcome))
 
     def close(self, number: int) -> tuple[dict[str, object], list[dict[str, object]], list[Span]]:
         """Close a step whose events have all fired; return its metrics, its samples to read, and its spans."""

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rpeg.graph.contract import Contract, Logprob
@@ -25,13 +25,14 @@ from rpeg.numerics.precision import dtype
 from rpeg.numerics.ratios import interpolated_proximal
 from rpeg.numerics.scores import Scores
 from rpeg.numerics.tokenizer import load_tokenizer
-from rpeg.numerics.value_head import VALUE_HEAD_FILE, ValueHead, load_value_head, new_value_head, save_value_head
+from rpeg.numerics.value_head import ValueHead, save_value_head
 from rpeg.recipe.schema import AlgorithmSection, Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, MOMENTS
-from rpeg.runtime.learner import Learner
+from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.split_learner import SplitLearner
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
@@ -69,8 +70,9 @@ class Policy:
         weights = origin.model if recipe.model.adapter is None else origin.reference
         self.model = load_model(weights, dtype(recipe.model.weights), self._passes.device)
         self._tokenizer = load_tokenizer(origin.model)
-        self._head, critic, lr = self._value_head(origin), recipe.critic, recipe.optimizer.lr
+        self._head = shared_head(recipe, self.model, origin.model, origin.version)
         self.adapter = self._adapter(origin)  # after the head, whose own layers are copies that are trained whole
+        critic, lr = recipe.critic, recipe.optimizer.lr
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
@@ -84,18 +86,6 @@ class Policy:
 
     def _scores(self, model: PreTrainedModel, batch: Padded) -> Scores:
         return self._passes.scores(model, batch, self._head)
-
-    def _value_head(self, origin: Origin) -> ValueHead | None:
-        """Return the critic's head on the policy's trunk, if they share one."""
-        critic = self._recipe.critic
-        if critic is None or critic.sharing == "none":
-            return None
-        if origin.checkpoint is not None and (origin.model / VALUE_HEAD_FILE).exists():
-            return load_value_head(origin.model, self.model)
-        if critic.sharing != "lower":
-            return new_value_head(self.model, "detached" if critic.sharing == "detached" else "full")
-        num_layers: int = self.model.config.get_text_config(decoder=True).num_hidden_layers
-        return new_value_head(self.model, "lower", critic.layers or max(1, num_layers // 2))
 
     def _adapter(self, origin: Origin) -> Adapter | None:
         """Put the adapter of the recipe on the model, as the checkpoint has it or a new one."""
@@ -192,7 +182,7 @@ class Policy:
         """
         if self._contract.behaviour_logprob is Logprob.RECORDED:
             return behaviour_BT
-        updates = self._recipe.algorithm.updates_per_step
+        updates = self._recipe.algorithm.all_updates
         done = self.learner.num_updates % updates
         if done == 0:
             return logps_BT.detach()
@@ -211,17 +201,26 @@ class Policy:
         self._of_step += sums
         self._counts, self._sums = _NOTHING, LossSums.zero()
         metrics = {"optim/grad_norm": norm, "optim/lr": rate}
-        if task.firing == algorithm.updates_per_step - 1:
+        if task.firing == algorithm.all_updates - 1:
             metrics |= self._of_step.metrics() | self._objective.metrics(peers)
             self._of_step = LossSums.zero()
         return Outcome(metrics=metrics, version=task.step + 1)
 
     def push(self, task: Task) -> Outcome:
         """Publish a copy of the weights, so that training may go on while it is installed; one of all ranks does."""
+        return self._pushed(task, None)
+
+    def push_with_head(self, task: Task) -> Outcome:
+        """Publish the value head as well, for a sampler that records values."""
+        assert self._head is not None, "the graph samples with a value head, the recipe has none on the policy's trunk"
+        return self._pushed(task, self._head)
+
+    def _pushed(self, task: Task, head: ValueHead | None) -> Outcome:
         if self._outline is None and not self._ranks.is_first:
             return Outcome(version=task.step + 1)
         weights = self._parallel.weights() if self.adapter is None else self.adapter.merged_weights()
-        return Outcome(weights=weights if self._ranks.is_first else None, version=task.step + 1)
+        whole = {**weights, **copied(nn.Module(), head)}
+        return Outcome(weights=whole if self._ranks.is_first else None, version=task.step + 1)
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``, and the adapter beside ``model/``, which has it added."""

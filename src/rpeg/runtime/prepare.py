@@ -41,6 +41,7 @@ from rpeg.recipe.schema import Recipe, ScratchSection
 from rpeg.recipe.sources import load_task, open_rewards
 from rpeg.runtime.checkpoint import MODEL, Checkpoint, State, save
 from rpeg.runtime.conversation import stop_id
+from rpeg.runtime.homes.choose import home_faults
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.support import loop_faults, unsupported
 from rpeg.runtime.warmup import warm_up
@@ -74,6 +75,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
     attempt(lambda: _check_model(recipe))
     if tokenizer is not None:
         attempt(lambda: _check_other_models(recipe, tokenizer))
+    faults.extend(home_faults(recipe))
     graph = attempt(lambda: build(recipe))
     if graph is not None:
         faults.extend(unsupported(graph))

@@ -69,7 +69,7 @@ class Roles:
             case StageKind.UPDATE:
                 return self._update(stage)
             case StageKind.PUSH:
-                return self.policy.push
+                return self.policy.push_with_head if self._records_values else self.policy.push
             case _:
                 raise AssertionError(f"{name}: no role does {stage.kind}")
 
@@ -135,7 +135,10 @@ class Roles:
         """What samples."""
         origin = self._origin
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
-        return Generator(self._recipe, origin.model, origin.version, self._rewards, judge, self._ranks)
+        values = self._records_values
+        return Generator(
+            self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, self._ranks, values=values
+        )
 
     @cached_property
     def judge(self) -> Judge:
@@ -151,6 +154,11 @@ class Roles:
     def kl_control(self) -> KlControl:
         """What steers the distance from the reference."""
         return KlControl(self._recipe, self._origin)
+
+    @property
+    def _records_values(self) -> bool:
+        """Whether the graph has the values from the sampler, which needs the critic's head for it."""
+        return any(stage.kind is StageKind.GENERATE and "value" in stage.heads for stage in self._graph.stages)
 
     def _laid_out(self, stages: Iterable[Stage]) -> tuple[ModelLayout, int | None]:
         """Return how the model of some stages lies on the ranks of this worker's mesh, and rows of a micro-batch."""

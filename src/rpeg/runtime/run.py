@@ -37,9 +37,7 @@ from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, Checkpoint, State, save
 from rpeg.runtime.engine import WallClock
 from rpeg.runtime.group import Groups
-from rpeg.runtime.homes.home import Home
-from rpeg.runtime.homes.inline import InlineHome
-from rpeg.runtime.homes.processes import ProcessHome
+from rpeg.runtime.homes.choose import open_home
 from rpeg.runtime.interrupt import Interrupt
 from rpeg.runtime.ledger import Ledger
 from rpeg.runtime.origin import Origin
@@ -55,8 +53,6 @@ from rpeg.runtime.worker import WorkerSpec, use_threads
 from rpeg.runtime.world import Place, slots
 
 __all__ = ["planned", "train"]
-
-_HOMES: dict[str, Callable[[], Home]] = {"inline": InlineHome, "processes": ProcessHome}
 
 
 def train(
@@ -162,11 +158,16 @@ class _Run:
             MetricsWriter(self.folder, first_step=step + 1 if step else 0) as self._metrics,
             JsonLines(self.folder.samples) as self._samples,
         ):
-            if start is None and self._recipe.model.scratch is not None:
-                start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
-            groups = Groups(_HOMES[self._recipe.run.home](), self._graph, self._plan)
+            # Before a warm-up, which takes minutes: there may be no room, or a rank may be missing.
+            home = open_home(self._recipe, self._plan, self.listener.on_message)
+            groups = Groups(home, self._graph, self._plan)
             try:
+                if start is None and self._recipe.model.scratch is not None:
+                    start = make_start(self._recipe, self.folder, source, self._metrics, self.listener)
                 self._spawn(groups, start)
+                for name, seat in home.seats().items():
+                    if seat.device:
+                        self.listener.on_message(f"worker {name} is on {seat.text}")
                 if step == 0:
                     self._evaluate(groups)
                 self._play(groups, source, start)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
+import torch
+
 from rpeg.graph.access import Access
 from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
 from rpeg.plan.events import Event
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import num_events, row_parts
+from rpeg.runtime.carry import carry_of
+from rpeg.runtime.flow import flows
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task, Weights
 
@@ -19,6 +23,8 @@ Provider = Callable[[int], Rows]
 """Gives the rows of EXTERNAL data for a step."""
 
 _EMPTY = Rows({})
+_PLACES = "places"
+"""Kept like the rows of a step: which of its groups each firing of the generator made."""
 
 
 class Store:
@@ -32,15 +38,24 @@ class Store:
         self._weights: dict[tuple[str, int], Weights] = {}
         self._reads: dict[tuple[str, int], int] = defaultdict(int)
         self._num_reads = {d.name: sum(num_events(graph, a.stage) for a in graph.readers(d.name)) for d in graph.data}
+        self._num_reads[_PLACES] = sum(
+            num_events(graph, access.stage)
+            for data in graph.data
+            if data.name in providers
+            for access in graph.readers(data.name)
+            if not self._gives_places(access.stage)
+        )
 
     def task(self, event: Event, step: int) -> Task:
         """Return the task of ``event`` for ``step`` with the columns that its accesses name."""
         stage = self._graph.stage_of[event.stage]
-        groups, samples, versions, weights = _EMPTY, _EMPTY, {}, None
+        groups, samples, versions, weights, carried = _EMPTY, _EMPTY, {}, None, None
         for access in self._graph.reads(event.stage):
             data = self._graph.data_of[access.data]
             version = step - access.delay + 1
-            if data.kind is DataKind.STATE:
+            if data.max_carry:
+                carried = self._carried(access, step - access.delay)
+            elif data.kind is DataKind.STATE:
                 versions[data.name] = max(0, version)
                 weights = self._weights.get((data.name, version), weights)
             elif (rows := self._read(access, event, step - access.delay)) is not None:
@@ -48,17 +63,37 @@ class Store:
                     groups = groups.joined(rows)
                 else:
                     samples = samples.joined(rows)
-        return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights)
+        firings = num_events(self._graph, stage.name)
+        return Task(stage.name, stage.kind, step, event.firing, groups, samples, versions, weights, firings, carried)
 
     def _read(self, access: Access, event: Event, step: int) -> Rows | None:
-        used = num_events(self._graph, event.stage)
+        used = row_parts(self._graph, event.stage)
+        firing = event.firing % used
         if self._graph.data_of[access.data].kind is DataKind.EXTERNAL:
             is_given = access.data in self._providers and step >= 0
             rows = self._providers[access.data](step) if is_given else None
-            return None if rows is None else rows.only(access.columns).share(event.firing, used)
+            return None if rows is None else self._external(rows, access, event, step)
         if (access.data, step) not in self._rows:
             return None
-        return self._share(access, self._rows[access.data, step], event.firing, used)
+        return self._share(access, self._rows[access.data, step], firing, used)
+
+    def _carried(self, access: Access, step: int) -> Rows | None:
+        (rows,) = self._rows.get((access.data, step), {(): None}).values()
+        return rows
+
+    def _external(self, rows: Rows, access: Access, event: Event, step: int) -> Rows:
+        """Return the share of a firing: a flow gets all at its first, others what belongs to the samples they get."""
+        used = row_parts(self._graph, event.stage)
+        firing = event.firing % used
+        if flows(self._graph, event.stage):
+            return rows.only(access.columns) if firing == 0 else rows.only(access.columns).part(0, 0)
+        made = [places for _, places in sorted(self._rows.get((_PLACES, step), {}).items())]
+        if not made:
+            return rows.only(access.columns).share(firing, used)
+        numbers, size = Rows.stacked(made).tensor("place").tolist(), len(rows) // used
+        wanted = [divmod(n, len(rows)) for n in numbers[firing * size : (firing + 1) * size]]
+        found = [self._providers[access.data](at).part(place, place + 1) for at, place in wanted]
+        return Rows.stacked(found).only(access.columns)
 
     def _share(self, access: Access, parts: Mapping[tuple[str, int], Rows], firing: int, used: int) -> Rows:
         """Return the rows of one reader firing out of ``used``, taken from as few producer firings as hold them."""
@@ -72,9 +107,13 @@ class Store:
 
     def finish(self, event: Event, step: int, outcome: Outcome) -> None:
         """Keep what ``event`` made for ``step``, and let go of what it was the last to read."""
+        if outcome.places and self._num_reads[_PLACES]:
+            self._rows[_PLACES, step][event.stage, event.firing] = Rows({"place": torch.tensor(outcome.places)})
         for write in self._graph.writes(event.stage):
             is_state = self._graph.data_of[write.data].kind is DataKind.STATE
-            if is_state and outcome.weights is not None:
+            if self._graph.data_of[write.data].max_carry and outcome.carried is not None:
+                self._rows[write.data, step][event.stage, event.firing] = outcome.carried
+            elif is_state and outcome.weights is not None:
                 self._weights[write.data, step + 1] = outcome.weights
             elif not is_state and outcome.rows is not None:
                 parts = self._rows[write.data, step]
@@ -88,12 +127,19 @@ class Store:
         names = {column.name for column in self._graph.data_of[data].columns}
         return Rows({name: column for name, column in rows.columns.items() if name in names})
 
+    def _gives_places(self, stage: str) -> bool:
+        """Return whether a generator's groups come in the order of their ends."""
+        return flows(self._graph, stage) or carry_of(self._graph, stage) is not None
+
     def _release(self, access: Access, step: int) -> None:
-        key = (access.data, step)
+        is_given = access.data in self._providers
+        key = (_PLACES if is_given else access.data, step)
+        if is_given and self._gives_places(access.stage):
+            return
         if key not in self._rows and (access.data, step + 1) not in self._weights:
             return  # lives in a worker, or comes from outside
         self._reads[key] += 1
-        if self._reads[key] == self._num_reads[access.data]:
+        if self._reads[key] == self._num_reads[key[0]]:
             del self._reads[key]
             self._rows.pop(key, None)
             self._weights.pop((access.data, step + 1), None)

@@ -10,10 +10,13 @@ from rpeg.errors import Fault, PlanError
 from rpeg.graph.access import Refresh
 from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import generators
 from rpeg.graph.stage import StageKind
 from rpeg.plan.events import EventGraph
 from rpeg.plan.plan import Plan
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.carry import carry_of
+from rpeg.runtime.flow import flows
 from rpeg.runtime.support_layout import Outline, binding_faults
 
 __all__ = ["EXECUTED", "check_plan_runs", "loop_faults", "unsupported"]
@@ -50,20 +53,18 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
         if stage.body is not None and stage.body.index == _ROUND and graph.firings(stage.name) != 1:
             text = f"fires {graph.firings(stage.name)} times a step, each a loop over {_ROUND}"
             yield Fault(stage.name, text, "rounds look for groups for the whole step: 1 firing")
-        if stage.kind is StageKind.TRAIN and stage.passes > 1:
-            yield Fault(stage.name, f"sweeps {stage.passes} times over the data of a step", "only 1 sweep runs yet")
     yield from _repeated(graph)
     for access in graph.accesses:
-        if access.refresh is not Refresh.STEP:
-            yield Fault(
-                access.stage, f"switches weights within a {access.refresh}", "only switches between steps run yet"
-            )
+        if access.refresh is Refresh.REQUEST or (access.refresh is Refresh.TOKEN and not flows(graph, access.stage)):
+            remedy = "that runs per token, for one generator that samples neither in turns nor in rounds"
+            yield Fault(access.stage, f"switches weights within a {access.refresh}", remedy)
         if access.delay and graph.stage_of[access.stage].kind is StageKind.PULL:
             text = f"installs weights {access.delay} steps late, and a checkpoint cannot hold weights in transit yet"
             yield Fault(access.stage, text, "let the generator read older ones instead")
-    for data in graph.data:
-        if data.max_carry:
-            yield Fault(data.name, f"carries samples over up to {data.max_carry} steps", "only whole samples run yet")
+    for stage in generators(graph):
+        if carry_of(graph, stage.name) and (flows(graph, stage.name) or len(generators(graph)) > 1):
+            remedy = "that runs with one generator of one firing, which takes new weights between steps"
+            yield Fault(stage.name, "carries samples over", remedy)
 
 
 def _repeated(graph: Graph) -> Iterator[Fault]:

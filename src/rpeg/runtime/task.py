@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from torch import Tensor
 
 from rpeg.graph.stage import StageKind
 from rpeg.runtime.rows import Rows
 
-__all__ = ["Outcome", "Task", "Weights"]
+__all__ = ["Outcome", "Progress", "Task", "Weights"]
 
 Weights = Mapping[str, Tensor]
 """Parameters by name."""
@@ -32,6 +33,22 @@ class Task:
     """Version of every STATE that is read: the number of steps that have updated it, 0 before the first."""
     weights: Weights | None = None
     """Weights that travel between workers: what a PULL installs, or a state as small as a coefficient."""
+    num_firings: int = 1
+    """Of the stage in this step."""
+    carried: Rows | None = None
+    """Samples that the step before has left unfinished."""
+    places: tuple[int, ...] = ()
+    """Numbers of the prompts in the run, where groups are handed out in the order of their ends."""
+
+
+class Progress(StrEnum):
+    """How far a firing is when a call of it returns."""
+
+    DONE = "done"
+    RELEASED = "released"
+    """Its rows are still to come, but others may have the worker: the next firing, or new weights. Call it again."""
+    UNDER_WAY = "under_way"
+    """Call it again; what else wants the worker was let through in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +73,8 @@ class Outcome:
     num_tokens: int = 0
     version: int | None = None
     """Version of the weights it used or made."""
+    progress: Progress = Progress.DONE
+    places: tuple[int, ...] = ()
+    """Which prompts the groups of rows belong to, by their number in the run, where they come as they end."""
+    carried: Rows | None = None
+    """Samples that go on in the next step."""

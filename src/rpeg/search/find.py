@@ -37,7 +37,7 @@ _NEAR_ENOUGH = 1.1
 _FEW = 20_000
 _MOST_PRICED = 100
 """Of a structure with few choices, every one that could still be better is priced in full, up to so many."""
-_SAVING = ("share_trunk", "fuse_forward", "drop_dead", "use_recorded_logprob")
+_SAVING = ("share_trunk", "fuse_forward", "drop_dead", "use_recorded_logprob", "use_recorded_value")
 """Rewrites after which there is less to do than before."""
 
 

@@ -11,7 +11,7 @@ from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
 from rpeg.perf.estimate import Estimate
 from rpeg.plan.events import Arc, EventGraph, cycle_ratio
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import row_parts
 from rpeg.plan.lower import lower
 from rpeg.plan.orders import alone, dealt, depths, in_sequence, rendezvous
 from rpeg.plan.plan import Binding, Plan
@@ -96,7 +96,7 @@ def transplanted(case: Case, plan: Plan, graph: Graph) -> Priced:
 def _fitted(graph: Graph, plan: Plan, binding: Binding) -> Binding:
     """Return a binding whose micro-batches divide the rows that a rank has of a firing."""
     ranks = max(1, plan.mesh_named[binding.mesh].sizes.get("dp", 1) // binding.servers)
-    rows = Fraction(graph.batch_rows, num_events(graph, binding.stage) * ranks)
+    rows = Fraction(graph.batch_rows, row_parts(graph, binding.stage) * ranks)
     micro_rows = binding.micro_rows.evaluate(graph.env)
     if rows.denominator > 1 or micro_rows.denominator > 1 or not rows % micro_rows:
         return binding

@@ -38,7 +38,7 @@ from rpeg.transforms.registry import TRANSFORMS
 
 __all__ = ["Effect", "How", "Leave", "age", "single_changes"]
 
-_LEARNING = ("relax", "share_trunk", "use_recorded_logprob", "in_flight")
+_LEARNING = ("relax", "share_trunk", "use_recorded_logprob", "use_recorded_value", "in_flight")
 """Rewrites that may shorten a step; the others of their class make more work, or other samples."""
 _MORE_DEVICES = (1.25, 1.5, 2.0)
 """The first of these that a machine can have is looked at."""

@@ -113,7 +113,7 @@ def keep_versions(graph: Graph, name: str, *, shrink: bool = False) -> Graph:
     Weights that a PULL installs are staged before: one version fewer of these lets the trainer run on without waiting.
     More versions than needed stay, unless they shall ``shrink``.
     """
-    needed = max((a.delay for a in graph.readers(name) if a.bound is Bound.EXACT), default=1)
+    needed = max([1, *(a.delay for a in graph.readers(name) if a.bound is Bound.EXACT)])
     wanted = [(graph.data_of[name], needed), *((staged, max(1, needed - 1)) for staged in _staged_for(graph, name))]
     for data, versions in wanted:
         graph = with_data(graph, replace(data, versions=versions if shrink else max(versions, data.versions)))

@@ -21,6 +21,8 @@ _BUDGET = "budget"
 _ORIGIN = ("row", "seed")
 _WRITTEN = ("tokens", "logp", "version")
 """What a sample needs in order to go on, besides where it comes from: its tokens, and who wrote each."""
+_VALUE = "value"
+"""What goes with these where the sampler records it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class PartialRollout(Transform):
         by_name = {column.name: column for column in _columns(graph, self.stage)}
         so_far = (Dim(f"{_BUDGET} * {self.max_carry}"),)
         origin = tuple(by_name[name] for name in _ORIGIN)
-        columns = (*origin, *(replace(by_name[name], shape=so_far) for name in _WRITTEN))
+        written = (*_WRITTEN, *([_VALUE] if _VALUE in by_name else []))
+        columns = (*origin, *(replace(by_name[name], shape=so_far) for name in written))
         carried = Data(
             f"{self.stage}.unfinished",
             DataKind.STATE,

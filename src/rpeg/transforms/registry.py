@@ -19,6 +19,7 @@ from rpeg.transforms.merge_equal import MergeEqual
 from rpeg.transforms.over_sample import OverSample
 from rpeg.transforms.partial_rollout import PartialRollout
 from rpeg.transforms.recorded_logprob import RecomputeLogprob, UseRecordedLogprob
+from rpeg.transforms.recorded_value import UseRecordedValue
 from rpeg.transforms.relax import Relax
 from rpeg.transforms.retime import Retime
 from rpeg.transforms.share_trunk import ShareTrunk
@@ -42,6 +43,7 @@ _ALL: tuple[type[Transform], ...] = (
     CoSchedule,
     UseRecordedLogprob,
     RecomputeLogprob,
+    UseRecordedValue,
     DropDead,
     MergeEqual,
     DeferNormalise,

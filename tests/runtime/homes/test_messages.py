@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from rpeg.runtime.homes.messages import pack, receive, send, unpack
+from rpeg.runtime.homes.messages import pack, receive, receive_whole, send, send_whole, unpack
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -37,6 +38,25 @@ def test_tensors_arrive_bit_for_bit(ends: Ends, dtype: torch.dtype, shape: tuple
     assert received["a"].dtype == dtype
     assert received["a"].shape == sent.shape
     assert torch.equal(received["a"], sent)
+
+
+def test_without_shared_memory_everything_goes_through_the_socket() -> None:
+    sent = {"large": [torch.randn(8193), torch.randn(3, 8192)], "small": torch.ones(2), "none": torch.empty(0)}
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        theirs, _ = server.accept()
+        with theirs:
+            sender = threading.Thread(target=send_whole, args=(ours, pack(sent)))
+            sender.start()
+            received = unpack(receive_whole(theirs))
+            sender.join()
+            assert all(map(torch.equal, received["large"], sent["large"]))
+            assert torch.equal(received["small"], sent["small"])
+            assert received["none"].shape == (0,)
+            received["large"][0].fill_(1.0)  # its memory is its own
+            ours.sendall(b"\0" * 15)  # less than a header
+            ours.shutdown(socket.SHUT_WR)
+            with pytest.raises(EOFError):
+                receive_whole(theirs)
 
 
 def test_several_large_tensors_share_one_memory(ends: Ends) -> None:

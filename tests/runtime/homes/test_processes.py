@@ -181,7 +181,7 @@ def check_order_and_errors(home: ProcessHome) -> None:
     head, *trace = str(error).splitlines()
     assert head == "worker good: AttributeError: 'Worker' object has no attribute 'no_such_method'"
     assert trace[0] == "Traceback (most recent call last):"
-    assert any("worker_process.py" in line for line in trace)
+    assert any("servant.py" in line for line in trace)
     assert after.result(60)[0].num_rows == 12
     with pytest.raises(TypeError, match="cannot pickle"):
         home.call("good", "run", (letter for letter in "ab"))

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["axis_group", "axis_rank", "axis_size", "device_mesh"]
+__all__ = ["axis_group", "axis_rank", "axis_size", "device_mesh", "places"]
 
 
 def device_mesh(
@@ -17,13 +17,15 @@ def device_mesh(
 ) -> DeviceMesh:
     """Return the mesh with these axes, slowest first, as in `rpeg.plan.plan.Mesh`.
 
-    Every process of the world calls this, with the same arguments and in the same order, also those outside of it.
+    Every process of the world calls this, with the same arguments and in the same order, also those outside of it. A
+    mesh without an axis ``dp`` is given one of one rank, so that something is left of it whatever other axis is taken.
 
     Args:
         axes: Names and sizes.
         device: Where its ranks compute.
         ranks: Numbers in the world, ascending, as torch orders the members of a group; None takes the first ones.
     """
+    axes = axes if "dp" in dict(axes) else (("dp", 1), *axes)
     sizes = [size for _, size in axes]
     numbers = list(range(prod(sizes))) if ranks is None else list(ranks)
     assert numbers == sorted(numbers), f"ranks {numbers} are not in ascending order"
@@ -44,3 +46,8 @@ def axis_rank(mesh: DeviceMesh, axis: str) -> int:
 def axis_group(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup | None:
     """Return what communicates along an axis; None where that is one rank."""
     return mesh.get_group(axis) if axis_size(mesh, axis) > 1 else None
+
+
+def places(mesh: DeviceMesh) -> dict[str, tuple[int, int]]:
+    """Return for every axis the place of this process along it, and how many there are."""
+    return {axis: (axis_rank(mesh, axis), axis_size(mesh, axis)) for axis in mesh.mesh_dim_names or ()}

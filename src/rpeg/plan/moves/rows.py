@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from rpeg.graph.dim import Dim
 from rpeg.graph.stage import StageKind
-from rpeg.plan.firings import num_events
+from rpeg.plan.firings import row_parts
 from rpeg.plan.moves.base import Deployment, Move, unknown_stages, with_bindings
 from rpeg.plan.plan import Balance, Plan
 from rpeg.plan.rules_layout import divisors
@@ -46,7 +46,7 @@ class Micro(Move):
         for stage in _passes(deployment):
             binding = deployment.plan.binding_of[stage]
             ranks = deployment.plan.mesh_named[binding.mesh].sizes.get("dp", 1) // binding.servers
-            share = deployment.graph.batch_rows // num_events(deployment.graph, stage) // ranks
+            share = deployment.graph.batch_rows // row_parts(deployment.graph, stage) // ranks
             now = binding.micro_rows.evaluate(deployment.graph.env)
             yield from (cls(stage, rows) for rows in divisors(share) if rows != now)
 

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rpeg.runtime.worker import WorkerSpec
 
-__all__ = ["Home"]
+__all__ = ["LOOPBACK", "Home", "Seat"]
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a worker lives."""
+
+    host: str
+    """Address at which other workers reach its machine."""
+    device: str = ""
+    """The device that it has for itself; empty where it was given none."""
+    node: str = ""
+    """Name of its machine, where a launcher says so."""
+    rank: int | None = None
+    """The process of a launcher that it lives in."""
+
+    @property
+    def text(self) -> str:
+        """The place in words: ``n2 (10.0.0.2), rank 3, cuda 1``."""
+        place = f"{self.node} ({self.host})" if self.node else self.host
+        return ", ".join([place, *([f"rank {self.rank}"] if self.rank is not None else []), self.device])
 
 
 class Home(Protocol):
@@ -24,6 +48,10 @@ class Home(Protocol):
 
     def call(self, name: str, method: str, *args: object) -> Future[Any]:
         """Call a method of a worker."""
+        ...
+
+    def seats(self) -> Mapping[str, Seat]:
+        """Return where every worker lives, by its name."""
         ...
 
     def close(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
+from rpeg.runtime.homes.home import LOOPBACK, Seat
 from rpeg.runtime.worker import Worker, WorkerSpec
 
 __all__ = ["InlineHome"]
@@ -38,6 +40,10 @@ class InlineHome:
     def call(self, name: str, method: str, *args: object) -> Future[Any]:
         """Call ``method`` on the worker's thread."""
         return self._threads[name].submit(lambda: getattr(self._workers[name], method)(*args))
+
+    def seats(self) -> Mapping[str, Seat]:
+        """Return that all of them are here."""
+        return dict.fromkeys(self._workers, Seat(LOOPBACK))
 
     def close(self) -> None:
         """Let every thread finish its call and end."""

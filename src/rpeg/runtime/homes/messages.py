@@ -4,8 +4,10 @@
              pickle: the message; a tensor is its type, its shape and where its values are
     receive  the same; large tensors become views of the memory, which is freed with the last of them
 
-The memory never has a name, so nothing of it is left behind however a process ends. Only the two ends of a socket pair
-that a home made itself talk to each other: nothing else is ever unpickled. Tensors arrive on the CPU.
+The memory never has a name, so nothing of it is left behind however a process ends. Between machines (`send_whole`,
+`receive_whole`) what would be in the memory follows the pickle. Only the two ends of a socket pair that a home made
+itself talk to each other, or ends that know a token (`meeting`): nothing else is ever unpickled. Tensors arrive on the
+CPU.
 """
 
 from __future__ import annotations
@@ -18,18 +20,34 @@ import socket
 import struct
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Packed", "Received", "pack", "receive", "send", "unpack"]
+__all__ = [
+    "Memory",
+    "Packed",
+    "Received",
+    "as_bytes",
+    "pack",
+    "receive",
+    "receive_whole",
+    "send",
+    "send_whole",
+    "unpack",
+]
 
 _HEADER = struct.Struct("!QQ")
 _LARGE_BYTES = 1 << 15
 """From this size on a tensor goes through shared memory: to make and map the memory costs as much as to copy this."""
 _ALIGNMENT_BYTES = 64
+
+
+Memory = mmap.mmap | bytearray | Mapping[int, Any] | None
+"""Where large tensors are: in one piece, or each in a buffer of its own, by its offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +64,8 @@ class Packed:
 class Received:
     """A message that has arrived whole and is not unpickled yet."""
 
-    pickled: bytearray
-    memory: mmap.mmap | None
+    pickled: bytes | bytearray
+    memory: Memory
 
 
 class _Pickler(pickle.Pickler):
@@ -67,7 +85,7 @@ class _Pickler(pickle.Pickler):
     def _place(self, values: Tensor) -> int | bytearray:
         """Return the values themselves, or for a large tensor where in the memory they will be."""
         if values.nbytes < _LARGE_BYTES:
-            return bytearray(_as_bytes(values).numpy())
+            return bytearray(as_bytes(values).numpy())
         offset = self.memory_bytes
         self.large.append((offset, values))
         self.memory_bytes += -(-values.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
@@ -89,7 +107,8 @@ class _Unpickler(pickle.Unpickler):
         if isinstance(place, bytearray):
             return torch.frombuffer(place, dtype=dtype).reshape(shape)
         assert self._memory is not None, "a large tensor came without memory"
-        return torch.frombuffer(self._memory, dtype=dtype, count=num_values, offset=place).reshape(shape)
+        buffer, offset = (self._memory[place], 0) if isinstance(self._memory, Mapping) else (self._memory, place)
+        return torch.frombuffer(buffer, dtype=dtype, count=num_values, offset=offset).reshape(shape)
 
 
 def pack(message: object) -> Packed:
@@ -136,6 +155,30 @@ def receive(end: socket.socket) -> Received:
     return Received(_exactly(end, pickled_bytes), memory)
 
 
+def send_whole(end: socket.socket, packed: Packed) -> None:
+    """Send a message with its large tensors; raises OSError when the other end is gone."""
+    end.sendall(_HEADER.pack(len(packed.pickled), packed.memory_bytes))
+    end.sendall(packed.pickled)
+    position = 0
+    for offset, values in packed.large:
+        end.sendall(bytes(offset - position))
+        end.sendall(as_bytes(values).numpy().data)
+        position = offset + values.nbytes
+    end.sendall(bytes(packed.memory_bytes - position))
+
+
+def receive_whole(end: socket.socket) -> Received:
+    """Wait for the next message, of which all comes through the socket.
+
+    Raises:
+        EOFError: when the other end sends no more.
+        OSError: when the connection breaks.
+    """
+    pickled_bytes, memory_bytes = _HEADER.unpack(_exactly(end, _HEADER.size))
+    pickled = _exactly(end, pickled_bytes)
+    return Received(pickled, _exactly(end, memory_bytes) if memory_bytes else None)
+
+
 def _exactly(end: socket.socket, num_bytes: int) -> bytearray:
     data = bytearray(num_bytes)
     left = memoryview(data)
@@ -153,7 +196,7 @@ def _filled_memory(packed: Packed) -> IO[bytes]:
     memory = mmap.mmap(file.fileno(), packed.memory_bytes)
     target = torch.frombuffer(memory, dtype=torch.uint8)
     for offset, values in packed.large:
-        target[offset : offset + values.nbytes].copy_(_as_bytes(values))
+        target[offset : offset + values.nbytes].copy_(as_bytes(values))
     return file
 
 
@@ -164,5 +207,6 @@ def _nameless_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _as_bytes(values: Tensor) -> Tensor:
+def as_bytes(values: Tensor) -> Tensor:
+    """Return the values of a contiguous tensor as bytes, in the same memory."""
     return values.reshape(-1).view(torch.uint8)

@@ -16,15 +16,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
-from rpeg.errors import RunFault, WorkerDied
-from rpeg.runtime.homes.messages import Received, pack, receive, send, unpack
-from rpeg.runtime.homes.worker_process import BUILD, GRACE_S, SIGNALS
-from rpeg.runtime.task import Task
+from rpeg.runtime.homes.home import LOOPBACK, Seat
+from rpeg.runtime.homes.line import GRACE_S, Line
+from rpeg.runtime.homes.messages import receive, send
+from rpeg.runtime.homes.servant import BUILD
+from rpeg.runtime.homes.worker_process import SIGNALS
 from rpeg.runtime.worker import WorkerSpec
 
 __all__ = ["ProcessHome"]
@@ -56,6 +56,10 @@ class ProcessHome:
         """
         return self._workers[name].call(method, *args)
 
+    def seats(self) -> Mapping[str, Seat]:
+        """Return that all of them are here."""
+        return dict.fromkeys(self._workers, Seat(LOOPBACK))
+
     def close(self) -> None:
         """Let every worker finish its call and end; kill those that take longer than a few seconds."""
         for worker in self._workers.values():
@@ -67,61 +71,21 @@ class ProcessHome:
 
 
 class _Process:
-    """A worker's process, the calls that it has not answered yet, and the thread that reads its answers."""
+    """A worker's process and the line to it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._end, theirs = socket.socketpair()
+        end, theirs = socket.socketpair()
         with theirs:
             self._process = _start(name, theirs)
-        self._waiting: deque[tuple[Future[Any], str]] = deque()
-        self._lock = threading.Lock()
-        """Held to send a call, and to find that no more can be sent."""
-        self._death = ""
-        self._reader = threading.Thread(target=self._read, name=f"{name} answers", daemon=True)
-        self._reader.start()
+        self._line = Line(name, end, send, receive, self._reap)
+        self.call, self.ask_to_end = self._line.call, self._line.ask_to_end
         threading.Thread(target=self._watch, name=f"{name} end", daemon=True).start()
-
-    def call(self, method: str, *args: object) -> Future[Any]:
-        packed = pack((method, args))
-        future: Future[Any] = Future()
-        with self._lock:
-            if self._death:
-                future.set_exception(WorkerDied(f"{self._death} before it could {_doing(method, args)}"))
-                return future
-            self._waiting.append((future, _doing(method, args)))
-            with suppress(OSError):  # the reader hears of the end as well, and knows more of it
-                send(self._end, packed)
-        return future
 
     def _watch(self) -> None:
         """Let the reader come to an end: what a reward function forked may hold the other side of the socket open."""
         self._process.wait()
-        with suppress(OSError):
-            self._end.shutdown(socket.SHUT_RD)
-
-    def _read(self) -> None:
-        """Resolve futures in the order of the calls until the process ends."""
-        with suppress(EOFError, OSError):
-            while True:
-                received = receive(self._end)
-                future, _ = self._waiting.popleft()
-                self._settle(future, received)
-        death = self._reap()
-        with self._lock:
-            self._death = death
-        for future, doing in self._waiting:
-            future.set_exception(WorkerDied(f"{death} when it was to {doing}"))
-
-    def _settle(self, future: Future[Any], received: Received) -> None:
-        try:
-            is_result, value = unpack(received)
-        except Exception as error:
-            is_result, value = False, RunFault(f"worker {self._name}: its answer cannot be read: {error}")
-        if is_result:
-            future.set_result(value)
-        else:
-            future.set_exception(value)
+        self._line.stop_reading()
 
     def _reap(self) -> str:
         """Return how the process ended."""
@@ -134,18 +98,13 @@ class _Process:
         hint = " (the system does that when memory runs out)" if code == -signal.SIGKILL else ""
         return f"worker {self._name} {how}{hint}"
 
-    def ask_to_end(self) -> None:
-        with suppress(OSError):
-            self._end.shutdown(socket.SHUT_WR)
-
     def end(self, deadline_s: float) -> None:
         try:
             self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join()
-        self._end.close()
+        self._line.close()
 
 
 def _start(name: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -157,11 +116,3 @@ def _start(name: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _doing(method: str, args: tuple[object, ...]) -> str:
-    """Return what a call does, as the end of a sentence."""
-    for argument in args:
-        if isinstance(argument, Task):
-            return f"do {argument.stage} of step {argument.step + 1}"
-    return method or "start"

@@ -1,0 +1,218 @@
+"""Partial rollouts: a step takes the groups that are complete first; what is unfinished goes on in the next one.
+
+    carried groups, then new ones ──▶ running batch ──▶ enough complete groups? ──▶ the step; the rest is carried
+                     ▲                      │ a slot is free
+                     └──────────────────────┘
+
+Slots that samples leave are filled with the next prompts, at most ``max_carry`` steps ahead, so nobody waits for long
+answers: a group is admitted while those trained on and under way are fewer than ``(t + 1 + max_carry) * prompts``. What
+began ``max_carry`` steps ago has to be complete: it has no budget any more, and the step waits for it. All that goes
+on is prefilled anew by the weights of the step, so a resumed run writes the same tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rpeg.graph.graph import Graph
+from rpeg.numerics.sampler import Sampler
+from rpeg.numerics.samples import Sampled, SamplingParams
+from rpeg.runtime.conversation import Conversation, Ending
+from rpeg.runtime.rows import Ragged, Rows
+
+__all__ = ["Carried", "Carry", "Window", "carry_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """How samples are carried over."""
+
+    budget: int
+    """New tokens of a sample per step."""
+    max_carry: int
+    """Steps that a sample may be carried over."""
+
+
+def carry_of(graph: Graph, stage: str) -> Carry | None:
+    """Return how a generator carries samples over, None if it finishes them."""
+    steps = max((graph.data_of[write.data].max_carry for write in graph.writes(stage)), default=0)
+    budgets = [symbol.value for symbol in graph.symbols if symbol.name == "budget" and symbol.value is not None]
+    return Carry(budgets[0], steps) if steps else None
+
+
+@dataclass(slots=True)
+class _Group:
+    """A prompt and what there is of its answers."""
+
+    number: int
+    """Prompts of the run before it."""
+    began: int
+    """Step in which it began."""
+    prompt: list[int]
+    row: int
+    seed: int
+    """Of its first answer; the others have the next ones."""
+    answers: list[Conversation] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its answers have ended."""
+        return all(answer.ending is not None for answer in self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a step of a generator that carries comes to."""
+
+    numbers: list[int]
+    """Which prompts of the run the groups of the step belong to."""
+    rows: list[int]
+    """Problem of each."""
+    prompts: list[list[int]]
+    """One per answer."""
+    answers: list[Conversation]
+    left: Rows
+    """What is carried over: one row per answer."""
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return how much is carried over from ``step`` and how long ago the oldest of it began."""
+        began = self.left.tensor("began")
+        oldest = float(step + 1 - began.min()) if len(began) else 0.0
+        return {"carry/samples": float(len(self.left)), "carry/age_max": oldest}
+
+
+class Window:
+    """The groups of one step: what was carried over, and what begins."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        params: SamplingParams,
+        carry: Carry,
+        group: int,
+        longest_prompt: int,
+        source: Callable[[int], Rows],
+    ) -> None:
+        """Prepare to sample.
+
+        Args:
+            sampler: has the weights of the step.
+            params: how tokens are chosen.
+            carry: how much a sample may write, and how long it may take.
+            group: answers to a prompt.
+            longest_prompt: tokens of a prompt at most.
+            source: gives the prompts of a step.
+        """
+        self._params, self._carry, self._group, self._source = params, carry, group, source
+        reach = longest_prompt + params.max_new_tokens
+        self._slots = sampler.slots
+        self._running = sampler.begin(params, reach - 1, longest_row=reach)
+        self._writers: list[tuple[_Group, Conversation]] = []
+        """Of every sample of the running batch, in the order in which they were added."""
+        self._groups: list[_Group] = []
+
+    def sample(self, step: int, carried: Rows | None) -> Carried:
+        """Go on with what the step before has left until enough groups are complete, those that must be among them."""
+        size = len(self._source(step))
+        self._groups = _unpacked(carried, self._group) if carried is not None else []
+        first, limit = step * size, (step + 1 + self._carry.max_carry) * size
+        due = self._due(step, size)
+        self._resume(due, None)
+        self._resume([each for each in self._groups if each not in due], self._carry.budget)
+        free, there = self._slots - len(self._writers), first + len(self._groups)
+        self._begin(range(there, max(first + size, min(limit, there + free // self._group))), step)
+        while sum(each.is_complete for each in self._groups) < size or not all(each.is_complete for each in due):
+            following = first + len(self._groups)
+            if self._running.has_room and following < limit:
+                self._begin(range(following, following + 1), step)
+            elif self._running.is_busy:
+                self._hear(self._running.advance())
+            else:  # budgets are used up, and no more may begin
+                self._resume([each for each in self._groups if not each.is_complete][:1], None)
+        self._hear(self._running.cut(), is_cut=True)
+        complete = [each for each in self._groups if each.is_complete and each not in due]
+        taken = sorted([*due, *complete[: size - len(due)]], key=lambda each: each.number)
+        return Carried(
+            [each.number for each in taken],
+            [each.row for each in taken],
+            [each.prompt for each in taken for _ in each.answers],
+            [answer for each in taken for answer in each.answers],
+            _packed([each for each in self._groups if each not in taken]),
+        )
+
+    def _due(self, step: int, size: int) -> list[_Group]:
+        """Return the groups that have to be complete now, or more would be due in a later step than it can take."""
+        oldest = sorted(self._groups, key=lambda each: (each.began, each.number))
+        last = [each.began + self._carry.max_carry for each in oldest]
+        counts = [bisect_right(last, at) - (at - step) * size for at in range(step, step + self._carry.max_carry)]
+        return oldest[: max(0, *counts)]
+
+    def _begin(self, numbers: range, step: int) -> None:
+        """Let the prompts of these numbers begin."""
+        for number in numbers:
+            at, place = divmod(number, len(self._source(step)))
+            asked = self._source(at).part(place, place + 1)
+            (prompt,), row, seed = asked.ragged("tokens").rows(), asked.tensor("row"), asked.tensor("seed")
+            answers = [Conversation() for _ in range(self._group)]
+            begun = _Group(number, step, prompt.tolist(), int(row), int(seed), answers)
+            self._groups.append(begun)
+            seeds = [begun.seed + member for member in range(self._group)]
+            self._running.add([begun.prompt], self._group, seeds, budget=self._carry.budget)
+            self._writers += [(begun, answer) for answer in answers]
+
+    def _resume(self, groups: Sequence[_Group], budget: int | None) -> None:
+        """Let the unfinished answers of groups go on."""
+        for each in groups:
+            for member, answer in enumerate(each.answers):
+                if answer.ending is None:
+                    so_far, written = [*each.prompt, *answer.ids], [len(answer.ids)]
+                    self._running.add([so_far], 1, [each.seed + member], written, budget)
+                    self._writers.append((each, answer))
+
+    def _hear(self, samples: Sequence[Sampled], *, is_cut: bool = False) -> None:
+        """Add what was written; an answer ends with an end token or at the greatest length, not with its budget."""
+        for sampled in samples:
+            _, answer = self._writers[sampled.index]
+            answer.say(sampled)
+            if sampled.finished and not is_cut:
+                answer.ending = Ending.FINISHED
+            elif len(answer.ids) == self._params.max_new_tokens:
+                answer.ending = Ending.LENGTH
+
+
+def _packed(groups: list[_Group]) -> Rows:
+    """Return groups as rows, one per answer."""
+    pairs = [(each, answer) for each in groups for answer in each.answers]
+    endings = list(Ending)
+    return Rows(
+        {
+            "row": torch.tensor([each.row for each, _ in pairs], dtype=torch.int64),
+            "seed": torch.tensor([each.seed for each, _ in pairs], dtype=torch.int64),
+            "number": torch.tensor([each.number for each, _ in pairs], dtype=torch.int64),
+            "began": torch.tensor([each.began for each, _ in pairs], dtype=torch.int64),
+            "prompt": Ragged.of([each.prompt for each, _ in pairs], torch.int64),
+            "tokens": Ragged.of([answer.ids for _, answer in pairs], torch.int64),
+            "logp": Ragged.of([answer.logps for _, answer in pairs], torch.float32),
+            "version": Ragged.of([answer.versions for _, answer in pairs], torch.int32),
+            "ending": torch.tensor([-1 if a.ending is None else endings.index(a.ending) for _, a in pairs]).long(),
+        }
+    )
+
+
+def _unpacked(rows: Rows, group: int) -> list[_Group]:
+    """Return the groups that `_packed` has made rows of."""
+    endings, texts = list(Ending), ("prompt", "tokens", "logp", "version")
+    prompts, tokens, logps, versions = ([each.tolist() for each in rows.ragged(name).rows()] for name in texts)
+    numbers = [rows.tensor(name).tolist() for name in ("number", "began", "row", "seed", "ending")]
+    found: list[_Group] = []
+    for i, (number, began, row, seed, ending) in enumerate(zip(*numbers, strict=True)):
+        if i % group == 0:
+            found.append(_Group(number, began, prompts[i], row, seed))
+        said = Conversation(tokens[i], [True] * len(tokens[i]), logps[i], versions[i])
+        said.ending = None if ending < 0 else endings[ending]
+        found[-1].answers.append(said)
+    return found
