@@ -137,7 +137,7 @@ def _with_servers(plan: Plan) -> Plan:
     [
         ("inline", lambda plan: plan, "all: has 2 ranks, and run.home inline is one process; set run.home=processes"),
         ("processes", _on_tp, "gen: samples from weights split over tp 2 of all"),
-        ("processes", _with_zero, "train layout: splits a qwen3 over dp 2 with zero 3"),
+        ("processes", _with_zero, "gen: samples from weights split over dp .zero 3. of all"),
         (
             "processes",
             _without_host,

@@ -16,6 +16,7 @@ from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.chunked_head import has_plain_head
 from rpeg.numerics.micro_batches import split
 from rpeg.numerics.parallel.parallel_model import Padded, ParallelModel
+from rpeg.numerics.parallel.sharded import Passing
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.scores import Scores, response_scores, response_values
 from rpeg.numerics.value_head import ValueHead
@@ -107,6 +108,11 @@ class Passes:
         with self._autocast():
             chunked = self._makes_chunks(model)
             return response_scores(model, batch.tokens_BT, batch.mask_BT, self._temperature, head, chunked)
+
+    def passing(self, model: PreTrainedModel) -> Passing:
+        """Return the same for a model that is to be split over ranks."""
+        narrow = self._dtype if self._dtype != torch.float32 else None
+        return Passing(self._temperature, narrow, is_chunked=self._makes_chunks(model))
 
     def _makes_chunks(self, model: PreTrainedModel) -> bool:
         """Whether the logits of a model are many, and can be made a few at a time; found out once."""

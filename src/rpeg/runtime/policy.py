@@ -76,7 +76,8 @@ class Policy:
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
-        self._parallel = parallel_model(self.model, layout, ranks.mesh, self._scores)
+        passing = self._passes.passing(self.model)
+        self._parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._scores)
         if self._outline is None:
             self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)
         else:

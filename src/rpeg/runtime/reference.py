@@ -50,7 +50,8 @@ class FrozenReference:
         """Load the weights, of which each of ``ranks`` keeps what ``layout`` gives it."""
         self._passes = Passes(recipe, ranks, most_rows)
         model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
-        self._model = parallel_model(model, layout, ranks.mesh, self._passes.scores)
+        passing = self._passes.passing(model)
+        self._model = parallel_model(model, layout, ranks.mesh, passing, self._passes.scores)
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
