@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -76,7 +77,7 @@ class Policy:
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
-        passing = self._passes.passing(self.model)
+        passing = partial(self._passes.passing, self.model)
         self._parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._scores)
         if self._outline is None:
             self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -50,7 +51,7 @@ class FrozenReference:
         """Load the weights, of which each of ``ranks`` keeps what ``layout`` gives it."""
         self._passes = Passes(recipe, ranks, most_rows)
         model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
-        passing = self._passes.passing(model)
+        passing = partial(self._passes.passing, model)
         self._model = parallel_model(model, layout, ranks.mesh, passing, self._passes.scores)
 
     def score(self, rows: Rows) -> Ragged:

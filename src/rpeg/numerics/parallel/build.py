@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -87,7 +87,11 @@ def _without_layers(layout: ModelLayout) -> tuple[tuple[str, str], ...]:
 
 
 def parallel_model(
-    model: PreTrainedModel, layout: ModelLayout, mesh: DeviceMesh | None, passing: Passing, score: ScoreBatch
+    model: PreTrainedModel,
+    layout: ModelLayout,
+    mesh: DeviceMesh | None,
+    passing: Callable[[], Passing],
+    score: ScoreBatch,
 ) -> ParallelModel:
     """Return a model, the same on every rank, on a mesh.
 
@@ -95,20 +99,20 @@ def parallel_model(
         model: Not to be used any more but through what is returned, unless it is not split.
         layout: How it is split; `layout_faults` has nothing against it.
         mesh: None for a rank that is alone.
-        passing: How rows go through a split model.
+        passing: Says how rows go through a split model; not asked for a whole one.
         score: How they go through a whole one.
     """
     if mesh is None or not is_split(layout, {axis: size for axis, (_, size) in places(mesh).items()}):
         return WholeModel(model, score, Peers(mesh, ROW_AXES))
     split, is_plain = _without_layers(layout), axis_size(mesh, "pp") == axis_size(mesh, "cp") == 1
     if is_plain:
-        return ShardedModel(model, mesh, split, layout.zero, passing)
+        return ShardedModel(model, mesh, split, layout.zero, passing())
     # States go from part to part whole, and rows are cut along the sequence already.
-    inner = replace(passing, is_sequence_parallel=False)
+    inner = replace(passing(), is_sequence_parallel=False)
 
     def hold(part: PreTrainedModel, rest: DeviceMesh) -> ShardedModel:
         return ShardedModel(part, rest, split, layout.zero, inner, joins_logits=True)
 
     if axis_size(mesh, "pp") == 1:
-        return ContextModel(model, mesh, hold, passing.temperature, passing.autocast)
-    return PipelineModel(model, mesh, hold, _schedule(layout), passing.temperature, passing.autocast)
+        return ContextModel(model, mesh, hold, inner.temperature, inner.autocast)
+    return PipelineModel(model, mesh, hold, _schedule(layout), inner.temperature, inner.autocast)
