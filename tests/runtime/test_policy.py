@@ -20,6 +20,7 @@ from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.checkpoint import MODEL
 from rpeg.runtime.origin import Origin
+from rpeg.runtime.passes import Passes
 from rpeg.runtime.policy import Policy
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Task
@@ -87,6 +88,14 @@ def test_the_gradient_is_the_same_for_every_split(model: Path, normalise: str, b
     torch.testing.assert_close(gradient(parts), gradient(whole), atol=1e-6, rtol=1e-5)
     first, second = (each.update(task(Rows({}), StageKind.UPDATE, "update")).metrics for each in (whole, parts))
     assert first == pytest.approx(second, abs=1e-6)
+
+
+def test_micro_batches_have_no_more_rows_than_the_plan_says(model: Path) -> None:
+    passes = Passes(tiny_recipe(), most_rows=3)
+    sizes = [len(batch.picks) for batch in passes.micro_batches(rows(ADVANTAGES), range(8))]
+    assert max(sizes) == 3
+    assert sum(sizes) == 8
+    assert [len(batch.picks) for batch in Passes(tiny_recipe()).micro_batches(rows(ADVANTAGES), range(8))] == [8]
 
 
 def test_rows_are_counted_by_what_they_teach(model: Path) -> None:

@@ -93,6 +93,28 @@ def test_ranks_equal_one_apart_and_stale(tmp_path: Path, ranks: int, normalise: 
     assert_close(one, several, 4)
 
 
+def _trained_in_shares(graph: Graph) -> Plan:
+    """Return the plan with sampling on one rank, the first of the world, and training by ZeRO 3 on two others."""
+    plan = bind_local(graph)
+    meshes = tuple(
+        replace(m, where="local.slot[1:3]", axes=(("dp", 2),)) if m.name == "trn" else m for m in plan.meshes
+    )
+    bindings = tuple(replace(b, layout=replace(b.layout, zero=3)) if b.mesh == "trn" else b for b in plan.bindings)
+    return replace(plan, meshes=meshes, bindings=bindings)
+
+
+def test_training_in_shares_apart_from_sampling_equals_one_rank(tmp_path: Path) -> None:
+    """Who saves is not number 0 of the world; the frozen reference lies in shares, too."""
+    found: list[RunFolder] = []
+    algorithm = {"staleness": 1, "reference": "frozen", "kl_coefficient": 0.1}
+    for home, bind in (("inline", bind_local), ("processes", _trained_in_shares)):
+        found.append(RunFolder(tmp_path / home))
+        found[-1].path.mkdir()
+        recipe = tiny_recipe(algorithm=algorithm, run={"home": home, "steps": 3})
+        train(recipe, lambda: found[-1], Recorder(), bind=bind)
+    assert_close(*found, 3)
+
+
 def test_a_killed_rank_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     recipe = tiny_recipe(run={"steps": 10_000, "home": "processes"})
@@ -137,7 +159,7 @@ def _with_servers(plan: Plan) -> Plan:
     [
         ("inline", lambda plan: plan, "all: has 2 ranks, and run.home inline is one process; set run.home=processes"),
         ("processes", _on_tp, "gen: samples from weights split over tp 2 of all"),
-        ("processes", _with_zero, "train layout: splits a qwen3 over dp 2 with zero 3"),
+        ("processes", _with_zero, "gen: samples from weights split over dp .zero 3. of all"),
         (
             "processes",
             _without_host,

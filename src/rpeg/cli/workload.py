@@ -44,6 +44,11 @@ class Task:
     weights: str = ""
     """Number format of the weights that a recipe trains; a workload leaves it to the software."""
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether a stage may have several ranks: where workers are processes."""
+        return self.engine == _ENGINES["processes"]
+
     def software(self, asked: str | None, system: System) -> Software:
         """Return the software that is asked for; else RPEG's own for a run on this machine, else the generic one.
 

@@ -17,7 +17,12 @@ FIXED_COST_TOKENS = 128
 tokens or 3.5 ms, forwards and backwards; lower for larger models, higher for an accelerator that is not filled."""
 
 
-def split(lengths: Sequence[int], budget_tokens: int, fixed_cost_tokens: int = FIXED_COST_TOKENS) -> list[list[int]]:
+def split(
+    lengths: Sequence[int],
+    budget_tokens: int,
+    fixed_cost_tokens: int = FIXED_COST_TOKENS,
+    most_rows: int | None = None,
+) -> list[list[int]]:
     """Group rows of similar length into micro-batches of at most ``budget_tokens`` tokens, padding counted.
 
     Rows are sorted by length, longest first (so that what does not fit into memory fails at once), and cut where the
@@ -27,13 +32,14 @@ def split(lengths: Sequence[int], budget_tokens: int, fixed_cost_tokens: int = F
         lengths: Tokens of each row, prompt and response; at least 1.
         budget_tokens: Most tokens of one micro-batch. A row longer than that forms a micro-batch of its own.
         fixed_cost_tokens: What one more micro-batch costs beside its tokens, in tokens.
+        most_rows: Most rows of one micro-batch, however short; None: as the budget allows.
 
     Returns:
         Row numbers of each micro-batch; every row is in exactly one.
     """
     assert all(length >= 1 for length in lengths), "a row without tokens"
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-    ends = _cheapest_ends([lengths[row] for row in order], budget_tokens, fixed_cost_tokens)
+    ends = _cheapest_ends([lengths[row] for row in order], budget_tokens, fixed_cost_tokens, most_rows or len(order))
     batches: list[list[int]] = []
     first = 0
     while first < len(order):
@@ -42,7 +48,7 @@ def split(lengths: Sequence[int], budget_tokens: int, fixed_cost_tokens: int = F
     return batches
 
 
-def _cheapest_ends(lengths: Sequence[int], budget_tokens: int, fixed_cost_tokens: int) -> list[int]:
+def _cheapest_ends(lengths: Sequence[int], budget_tokens: int, fixed_cost_tokens: int, most_rows: int) -> list[int]:
     """Return, per position in falling lengths, where a micro-batch that starts there ends in the cheapest split.
 
     Backwards recursion: ``cost[first] = min over end of lengths[first] * (end - first) + fixed + cost[end]``, since the
@@ -52,7 +58,7 @@ def _cheapest_ends(lengths: Sequence[int], budget_tokens: int, fixed_cost_tokens
     cost = np.zeros(num_rows + 1)
     ends = [num_rows] * num_rows
     for first in range(num_rows - 1, -1, -1):
-        most = min(max(1, budget_tokens // lengths[first]), num_rows - first)
+        most = min(max(1, budget_tokens // lengths[first]), num_rows - first, most_rows)
         costs = lengths[first] * np.arange(1, most + 1) + cost[first + 1 : first + 1 + most]
         best = int(costs.argmin())
         ends[first] = first + 1 + best

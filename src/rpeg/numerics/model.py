@@ -148,9 +148,14 @@ def model_outline(path: str | Path) -> PreTrainedModel:
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:
     """Write an ordinary Hugging Face folder: safetensors, configuration, tokenizer."""
-    with quiet():
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    # Of processes that compute together transformers lets number 0 write, which may have no such model.
+    model.should_save_on_this_rank = lambda is_main_process: is_main_process  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        with quiet():
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+    finally:
+        del model.should_save_on_this_rank
 
 
 def model_folder_faults(path: str | Path, kind: Kind = "causal") -> list[Fault]:

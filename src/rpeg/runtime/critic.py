@@ -27,10 +27,10 @@ _NOTHING = Counts(0, 0)
 class Critic:
     """A critic with its optimizer."""
 
-    def __init__(self, recipe: Recipe, origin: Origin, ranks: Ranks = ALONE) -> None:
+    def __init__(self, recipe: Recipe, origin: Origin, ranks: Ranks = ALONE, most_rows: int | None = None) -> None:
         """Load the weights of the checkpoint, or of the model that the recipe lets it start from."""
         assert recipe.critic is not None, "the graph has a critic, the recipe has none"
-        self._recipe, self._passes, self._ranks = recipe, Passes(recipe, ranks), ranks
+        self._recipe, self._passes, self._ranks = recipe, Passes(recipe, ranks, most_rows), ranks
         folder = origin.saved(_MODEL) or Path(recipe.critic.path or origin.model)
         self._tokenizer = load_tokenizer(origin.model)
         weights = dtype(recipe.model.weights)

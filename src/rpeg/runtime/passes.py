@@ -16,6 +16,7 @@ from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.chunked_head import has_plain_head
 from rpeg.numerics.micro_batches import split
 from rpeg.numerics.parallel.parallel_model import Padded, ParallelModel
+from rpeg.numerics.parallel.sharded import Passing
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.scores import Scores, response_scores, response_values
 from rpeg.numerics.value_head import ValueHead
@@ -69,9 +70,12 @@ class MicroBatch:
 class Passes:
     """How rows go through models: on which device, in which number format, how many at once."""
 
-    def __init__(self, recipe: Recipe, ranks: Ranks = ALONE) -> None:
-        """Take everything from the recipe; ``ranks`` make passes over other rows at the same time."""
-        self._ranks = ranks
+    def __init__(self, recipe: Recipe, ranks: Ranks = ALONE, most_rows: int | None = None) -> None:
+        """Take everything from the recipe; ``ranks`` make passes over other rows at the same time.
+
+        A micro-batch has at most ``most_rows``, if that is said, and the tokens that the recipe allows.
+        """
+        self._ranks, self._most_rows = ranks, most_rows
         self.device = device(recipe.run.device)
         self._dtype = dtype(recipe.model.dtype)
         self._temperature = recipe.sampling.temperature
@@ -86,7 +90,8 @@ class Passes:
         tokens, masks = rows.ragged("tokens").rows(), rows.ragged("mask").rows()
         trained = [pick for pick in picks if masks[pick].any()]
         found: list[MicroBatch] = []
-        for batch in split([len(tokens[pick]) for pick in trained], self._budget_tokens):
+        lengths = [len(tokens[pick]) for pick in trained]
+        for batch in split(lengths, self._budget_tokens, most_rows=self._most_rows):
             chosen = [trained[i] for i in batch]
             padded = [_padded([column[i] for i in chosen], self.device) for column in (tokens, masks)]
             found.append(MicroBatch(rows, chosen, Padded(*padded)))
@@ -103,6 +108,11 @@ class Passes:
         with self._autocast():
             chunked = self._makes_chunks(model)
             return response_scores(model, batch.tokens_BT, batch.mask_BT, self._temperature, head, chunked)
+
+    def passing(self, model: PreTrainedModel) -> Passing:
+        """Return the same for a model that is to be split over ranks."""
+        narrow = self._dtype if self._dtype != torch.float32 else None
+        return Passing(self._temperature, narrow, is_chunked=self._makes_chunks(model))
 
     def _makes_chunks(self, model: PreTrainedModel) -> bool:
         """Whether the logits of a model are many, and can be made a few at a time; found out once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -52,14 +53,21 @@ class Policy:
     """
 
     def __init__(
-        self, recipe: Recipe, contract: Contract, origin: Origin, ranks: Ranks = ALONE, layout: ModelLayout = WHOLE
+        self,
+        recipe: Recipe,
+        contract: Contract,
+        origin: Origin,
+        ranks: Ranks = ALONE,
+        layout: ModelLayout = WHOLE,
+        most_rows: int | None = None,
     ) -> None:
         """Load the weights, and the optimizer's state to go on from.
 
-        ``ranks`` train the same with other rows, or, as ``layout`` says, with other parts of the weights.
+        ``ranks`` train the same with other rows, or, as ``layout`` says, with other parts of the weights. Micro-batches
+        have at most ``most_rows``.
         """
         self._recipe, self._contract, self._ranks = recipe, contract, ranks
-        self._passes = Passes(recipe, ranks)
+        self._passes = Passes(recipe, ranks, most_rows)
         # An adapter stands on the weights that the training began with; those of a checkpoint have it added.
         weights = origin.model if recipe.model.adapter is None else origin.reference
         self.model = load_model(weights, dtype(recipe.model.weights), self._passes.device)
@@ -70,7 +78,8 @@ class Policy:
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
-        self._parallel = parallel_model(self.model, layout, ranks.mesh, self._scores)
+        passing = partial(self._passes.passing, self.model)
+        self._parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._scores)
         if self._outline is None:
             self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)
         else:

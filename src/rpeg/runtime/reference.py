@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -40,12 +41,20 @@ class Reference(Protocol):
 class FrozenReference:
     """The weights that the training began with, in the number format of the passes."""
 
-    def __init__(self, recipe: Recipe, folder: Path, ranks: Ranks = ALONE, layout: ModelLayout = WHOLE) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        ranks: Ranks = ALONE,
+        layout: ModelLayout = WHOLE,
+        most_rows: int | None = None,
+    ) -> None:
         """Load the weights, of which each of ``ranks`` keeps what ``layout`` gives it."""
-        self._passes = Passes(recipe, ranks)
+        self._passes = Passes(recipe, ranks, most_rows)
         model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
         self._weights = tuple(model.parameters())
-        self._model = parallel_model(model, layout, ranks.mesh, self._passes.scores)
+        passing = partial(self._passes.passing, model)
+        self._model = parallel_model(model, layout, ranks.mesh, passing, self._passes.scores)
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""

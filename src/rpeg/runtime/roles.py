@@ -104,12 +104,14 @@ class Roles:
     def policy(self) -> Policy:
         """What is trained to act."""
         trains = [each for each in self._graph.stages if each.kind is StageKind.TRAIN and not self._is_critic(each)]
-        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, self._layout(trains))
+        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, *self._laid_out(trains))
 
     @cached_property
     def critic(self) -> Critic:
         """What is trained to expect, if it is a model of its own."""
-        return Critic(self._recipe, self._origin, self._ranks)
+        trains = [each for each in self._graph.stages if each.kind is StageKind.TRAIN and self._is_critic(each)]
+        _, most_rows = self._laid_out(trains)
+        return Critic(self._recipe, self._origin, self._ranks, most_rows)
 
     @cached_property
     def reference(self) -> Reference:
@@ -121,10 +123,10 @@ class Roles:
             return AdapterOff(self._recipe, self.policy.model, self.policy.adapter, self._ranks)
         passes = [each for each in self._graph.stages if each.kind is StageKind.FORWARD and each.heads == ("logprob",)]
         frozen = [each for each in passes if not self._reads_trained(each)]
-        layout = self._layout(frozen)
+        layout, most_rows = self._laid_out(frozen)
         if layout.zero < _SHARDS_WEIGHTS:  # of frozen weights there are no moments and no gradients to split
             layout = replace(layout, zero=0)
-        return FrozenReference(self._recipe, self._origin.reference, self._ranks, layout)
+        return FrozenReference(self._recipe, self._origin.reference, self._ranks, layout, most_rows)
 
     @cached_property
     def average(self) -> AverageReference:
@@ -166,10 +168,14 @@ class Roles:
         """Whether the graph has the values from the sampler, which needs the critic's head for it."""
         return any(stage.kind is StageKind.GENERATE and "value" in stage.heads for stage in self._graph.stages)
 
-    def _layout(self, stages: Iterable[Stage]) -> ModelLayout:
-        """Return how the model of some stages lies on the ranks of this worker's mesh."""
+    def _laid_out(self, stages: Iterable[Stage]) -> tuple[ModelLayout, int | None]:
+        """Return how the model of some stages lies on the ranks of this worker's mesh, and rows of a micro-batch."""
         found = next((self._binding_of[stage.name] for stage in stages if stage.name in self._binding_of), None)
-        return WHOLE if found is None else ModelLayout(found.layout.shard, found.layout.zero, found.pipeline)
+        if found is None:
+            return WHOLE, None
+        rows = int(found.micro_rows.evaluate(self._graph.env))
+        layout = ModelLayout(found.layout.shard, found.layout.zero, found.pipeline)
+        return layout, rows if rows > 1 else None  # 1 is what bindings say that leave it to the token budget
 
     def _is_per_group(self, name: str) -> bool:
         """Return whether a stage makes one row per prompt, not per sample."""

@@ -14,7 +14,7 @@ from rpeg.numerics.parallel.build import ModelLayout, is_split, layout_faults
 from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.numerics.precision import device
 from rpeg.plan.mesh import num_ranks
-from rpeg.plan.plan import Binding, Mesh, Plan
+from rpeg.plan.plan import Binding, Mesh, Plan, Recompute
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import is_refreshed
@@ -77,6 +77,8 @@ def _asked(binding: Binding) -> Iterator[Fault]:
     """Yield what a binding asks for that no worker does."""
     if binding.engine != "torch":
         yield Fault(binding.stage, f"asks for the engine {binding.engine}", "only torch runs yet")
+    if binding.recompute is not Recompute.NONE:
+        yield Fault(binding.stage, f"asks to recompute {binding.recompute}", "activations are kept yet: recompute none")
     if binding.pack:
         yield Fault(binding.stage, "asks for packed rows", "rows are padded yet: plan with pack false")
     if binding.servers > 1:

@@ -116,7 +116,9 @@ def slots(mesh: Mesh) -> tuple[int, ...]:
     step = Region.parse(mesh.where).steps[-1]
     if step.level == HOST:
         return ()
-    return tuple(range(num_ranks(mesh))) if step.spans is None else tuple(i for span in step.spans for i in span)
+    named = tuple(i for span in step.spans or () for i in span)
+    # A region that ends above the level of the devices means all that is below.
+    return named if len(named) == num_ranks(mesh) else tuple(range(num_ranks(mesh)))
 
 
 def places_of(

@@ -30,7 +30,15 @@ class Case:
     def market(self) -> Market:
         """Return what plans of this case are drawn and priced with."""
         goal = self.goal
-        return Market.of(self.system, self.software, self.workload, goal.pins, goal.regions, is_here=goal.is_here)
+        return Market.of(
+            self.system,
+            self.software,
+            self.workload,
+            goal.pins,
+            goal.regions,
+            is_here=goal.is_here,
+            has_ranks=goal.has_ranks,
+        )
 
     def search(self) -> Outcome:
         """Return the best plans.

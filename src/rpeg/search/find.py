@@ -57,6 +57,8 @@ class Goal:
     """Plans that are returned."""
     is_here: bool = False
     """Whether the plans are for the engine of this machine, which gives every call one device and its own defaults."""
+    has_ranks: bool = False
+    """Whether that engine may give a call several devices, each with all of its model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +112,15 @@ def find_plans(
     """
     goal = goal or Goal()
     every = structures(graph, goal.max_staleness, goal.allow)
-    market = Market.of(system, software or software_for(), workload, goal.pins, goal.regions, is_here=goal.is_here)
+    market = Market.of(
+        system,
+        software or software_for(),
+        workload,
+        goal.pins,
+        goal.regions,
+        is_here=goal.is_here,
+        has_ranks=goal.has_ranks,
+    )
     tried = _searches(every, market)
     plans, refused = _plans_of(tried)
     if not plans:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rpeg.graph.stage import StageKind
 from rpeg.hardware.topology import System
 from rpeg.perf.demand import Demand
+from rpeg.perf.layouts import Choice
 from rpeg.perf.software import Software
 from rpeg.perf.workload import Workload
 from rpeg.search.allocation import AllocationProblem, Call, Floats, Reshard
@@ -52,7 +53,9 @@ class Market:
     regions: Mapping[str, str]
     """By call, the only place where it may run."""
     is_here: bool
-    """Whether every call has one device and the defaults of the engine."""
+    """Whether every call has the defaults of the engine, and one device."""
+    has_ranks: bool
+    """Whether it may nevertheless have several, each with all of its model."""
     _rows: dict[object, tuple[Row, ...]]
     """What was priced before: structures have most of their calls in common."""
 
@@ -66,9 +69,10 @@ class Market:
         regions: Mapping[str, str] | None = None,
         *,
         is_here: bool = False,
+        has_ranks: bool = False,
     ) -> Market:
         """Return a market where nothing has been priced yet."""
-        return cls(system, software, workload, pins or {}, regions or {}, is_here, {})
+        return cls(system, software, workload, pins or {}, regions or {}, is_here, has_ranks, {})
 
     def candidates(
         self, structure: Structure, call: StageCall, demands: Mapping[str, Demand], *, may_haul: bool
@@ -84,6 +88,8 @@ class Market:
             if least_work * whole.system.num_devices > _TOO_SLOW * self.turn_s(structure, demands) * len(place.devices):
                 continue
             for row in self._priced(structure, call, demands, place):
+                if self.is_here and len(place.devices) > 1 and not _is_replica(row.choice):
+                    continue
                 if not row.is_hauled or (may_haul and not self.is_here):
                     places.append(place)
                     rows.append(row)
@@ -97,9 +103,14 @@ class Market:
             found.append(() if widest is None else self._priced(structure, call, demands, widest))
         return sum(min((row.seconds + row.tail_s for row in rows), default=np.inf) for rows in found)
 
+    @property
+    def may_have_ranks(self) -> bool:
+        """Whether a call may have more than one device."""
+        return self.has_ranks or not self.is_here
+
     def _places(self, call: StageCall) -> Sequence[Place]:
         wanted = self.regions.get(call.name)
-        found = [place for place in places_of(self.system) if not self.is_here or len(place.devices) == 1]
+        found = [place for place in places_of(self.system) if self.may_have_ranks or len(place.devices) == 1]
         return found if wanted is None else [place for place in found if place.where == wanted]
 
     def _priced(
@@ -112,6 +123,14 @@ class Market:
             pin = self.pins.get(call.name)
             self._rows[key] = call_rows(graph, call, demands, place.system, self.software, pin=pin)
         return self._rows[key]
+
+
+def _is_replica(choice: Choice) -> bool:
+    """Whether a layout keeps all of a model on every rank: ranks differ in their rows only.
+
+    ZeRO level 1 is the lowest that training is priced with; the plan that is drawn from it says 0.
+    """
+    return choice.tp == choice.pp == choice.cp == choice.ep == 1 and choice.zero <= 1
 
 
 @dataclass(frozen=True, eq=False)

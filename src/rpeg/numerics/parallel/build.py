@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
 
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from rpeg.errors import Fault
+from rpeg.numerics.parallel.axes import axis_size, places
+from rpeg.numerics.parallel.context import ContextModel
+from rpeg.numerics.parallel.context_attention import context_faults
 from rpeg.numerics.parallel.parallel_model import ParallelModel
 from rpeg.numerics.parallel.peers import ROW_AXES, Peers
+from rpeg.numerics.parallel.pipeline import PipelineModel
+from rpeg.numerics.parallel.pipeline_order import Schedule, num_parts
+from rpeg.numerics.parallel.pipeline_parts import pipeline_faults
+from rpeg.numerics.parallel.sharded import Passing, ShardedModel
+from rpeg.numerics.parallel.shards import split_faults
 from rpeg.numerics.parallel.whole import ScoreBatch, WholeModel
 
 __all__ = ["WHOLE", "ModelLayout", "is_split", "layout_faults", "parallel_model"]
@@ -47,23 +56,63 @@ def layout_faults(model: PreTrainedModel, layout: ModelLayout, sizes: Mapping[st
         layout: How it is to be split.
         sizes: By axis.
     """
-    if is_split(layout, sizes):
-        axes = " ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
-        text = f"splits a {model.config.model_type} over {axes} with zero {layout.zero}"
-        yield Fault("layout", text, "replicas run yet: dp alone, zero 0")
+    yield from split_faults(model.config, _without_layers(layout), sizes)
+    if sizes.get("cp", 1) > 1:
+        yield from context_faults(model.config)
+    if sizes.get("pp", 1) > 1:
+        yield from pipeline_faults(model)
+        yield from _stages(model, layout, sizes)
+
+
+def _stages(model: PreTrainedModel, layout: ModelLayout, sizes: Mapping[str, int]) -> Iterator[Fault]:
+    stages, layers = sizes["pp"], model.config.get_text_config(decoder=True).num_hidden_layers
+    parts = num_parts(_schedule(layout), stages)
+    if (parts - 1) * -(-layers // parts) >= layers:
+        text = f"pp = {stages} cuts {layers} layers into {parts} parts, some of them empty"
+        yield Fault("layout", text, f"lower pp: {layers} layers make at most {layers} parts")
+    further = [axis for axis in ("tp", "ep") if sizes.get(axis, 1) > 1]
+    further += ["dp by ZeRO"] if layout.zero and sizes.get("dp", 1) > 1 else []
+    if layout.schedule == "zero_bubble" and further:
+        text = f"puts off gradients of weights that are split over {' and '.join(further)}, too"
+        yield Fault("schedule zero_bubble", text, "choose 1f1b, or split layers alone, with zero 0")
+
+
+def _schedule(layout: ModelLayout) -> Schedule:
+    return cast(Schedule, layout.schedule or "1f1b")
+
+
+def _without_layers(layout: ModelLayout) -> tuple[tuple[str, str], ...]:
+    """Return how what one part of a pipeline has is split."""
+    return tuple((part, axis) for part, axis in layout.split if axis != "pp")
 
 
 def parallel_model(
-    model: PreTrainedModel, layout: ModelLayout, mesh: DeviceMesh | None, score: ScoreBatch
+    model: PreTrainedModel,
+    layout: ModelLayout,
+    mesh: DeviceMesh | None,
+    passing: Callable[[], Passing],
+    score: ScoreBatch,
 ) -> ParallelModel:
     """Return a model, the same on every rank, on a mesh.
 
     Args:
         model: Not to be used any more but through what is returned, unless it is not split.
-        layout: How it is split.
+        layout: How it is split; `layout_faults` has nothing against it.
         mesh: None for a rank that is alone.
-        score: How rows go through a whole model.
+        passing: Says how rows go through a split model; not asked for a whole one.
+        score: How they go through a whole one.
     """
-    sizes = {} if mesh is None else dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
-    assert not is_split(layout, sizes), f"{layout} on {sizes} is refused by layout_faults"
-    return WholeModel(model, score, Peers(mesh, ROW_AXES))
+    if mesh is None or not is_split(layout, {axis: size for axis, (_, size) in places(mesh).items()}):
+        return WholeModel(model, score, Peers(mesh, ROW_AXES))
+    split, is_plain = _without_layers(layout), axis_size(mesh, "pp") == axis_size(mesh, "cp") == 1
+    if is_plain:
+        return ShardedModel(model, mesh, split, layout.zero, passing())
+    # States go from part to part whole, and rows are cut along the sequence already.
+    inner = replace(passing(), is_sequence_parallel=False)
+
+    def hold(part: PreTrainedModel, rest: DeviceMesh) -> ShardedModel:
+        return ShardedModel(part, rest, split, layout.zero, inner, joins_logits=True)
+
+    if axis_size(mesh, "pp") == 1:
+        return ContextModel(model, mesh, hold, inner.temperature, inner.autocast)
+    return PipelineModel(model, mesh, hold, _schedule(layout), inner.temperature, inner.autocast)
