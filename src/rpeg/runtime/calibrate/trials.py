@@ -11,7 +11,7 @@ import tempfile
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from rpeg.observe.trace import Span, read_spans
 from rpeg.plan.bind import bind_local
 from rpeg.plan.costs import KnownCosts
 from rpeg.plan.lower import lower
+from rpeg.plan.plan import Plan
 from rpeg.plan.simulate import simulate
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.schema import Recipe
@@ -168,12 +169,12 @@ def _worker(recipe: Recipe, graph: Graph, folder: Path) -> Worker:
     return Worker(WorkerSpec(recipe, graph, stages, Origin(model, model, None, 0), recipe.run.threads or 1))
 
 
-def run(trial: Trial, steps: int) -> tuple[list[float], list[Span]]:
+def run(trial: Trial, steps: int, bind: Callable[[Graph], Plan] = bind_local) -> tuple[list[float], list[Span]]:
     """Run a trial as ``rpeg train`` does; return the seconds of every step but the first, and their spans."""
     with written(trial, steps) as (recipe, place):
         folder = place / "run"
         folder.mkdir()
-        train(recipe, lambda: RunFolder(folder), _Unheard())
+        train(recipe, lambda: RunFolder(folder), _Unheard(), bind=bind)
         lines = [json.loads(line) for line in RunFolder(folder).metrics.read_text().splitlines()]
         spans = [span for span in read_spans(RunFolder(folder).spans) if span.step > 1]
     return [cast(float, line["time/step_s"]) for line in lines if line["step"] > 1], spans
