@@ -163,7 +163,7 @@ def _with_servers(plan: Plan) -> Plan:
         (
             "processes",
             _without_host,
-            "reward: is on the 2 ranks of all, and a verify stage without a model runs on one",
+            "P5 all: its order lacks advantage.0, reward.0",
         ),
         ("processes", _with_servers, "gen: asks for 2 servers"),
     ],

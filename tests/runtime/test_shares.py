@@ -83,12 +83,12 @@ def test_a_task_without_rows_is_the_same_for_all() -> None:
 
 
 def test_the_records_of_the_first_rows_are_kept() -> None:
-    """Each rank makes records of its first two rows: 0 and 1 of ranks with rows 0, 1, 6, 7 and 2, 3, 4, 5."""
+    """Each rank makes records of its first two rows: of ranks with rows 0, 1, 6, 7 and 2, 3, 4, 5."""
     task = _task(_samples(LENGTHS))
     dealt = deal(task, Balance.TOKENS, 2)
     parts = [part.samples for part in dealt.tasks(task)]
     outcomes = [Outcome(part, records=tuple({"id": int(n)} for n in part.tensor("id")[:2])) for part in parts]
-    assert dealt.joined(outcomes).records == ({"id": 0}, {"id": 1})
+    assert dealt.joined(outcomes).records == ({"id": 0}, {"id": 1}, {"id": 2}, {"id": 3})
     without_rows = deal(_task(Rows({})), Balance.ROWS, 2)
     assert without_rows.joined([Outcome(records=({"id": n},)) for n in range(2)]).records == ({"id": 0}, {"id": 1})
 

@@ -15,6 +15,7 @@ import torch
 from rpeg.graph.stage import StageKind
 from rpeg.plan.plan import Balance
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.samples import SHOWN
 from rpeg.runtime.task import Outcome, Task
 
 __all__ = ["Deal", "deal", "evenly"]
@@ -63,7 +64,7 @@ class Deal:
             # Where groups come as they end, the ranks say which they are.
             rows=Rows.stacked(parts) if places else self._in_order(parts) if parts else None,
             places=places,
-            records=tuple(records[: len(outcomes[0].records)]) if places else self._first_records(outcomes),
+            records=tuple(records[:SHOWN]) if places else self._first_records(outcomes),
             rewards=self._rewards(outcomes),
             notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
             num_rows=sum(outcome.num_rows for outcome in outcomes),
@@ -71,7 +72,7 @@ class Deal:
         )
 
     def _first_records(self, outcomes: Sequence[Outcome]) -> tuple[Mapping[str, object], ...]:
-        """Return the records of the first rows, as many as a rank makes of its own; without rows those of all ranks."""
+        """Return the records of the first rows, as many as one rank would show; without rows those of all ranks."""
         num_rows = sum(len(outcome.rows) for outcome in outcomes if outcome.rows is not None)
         if not num_rows:
             return tuple(record for outcome in outcomes for record in outcome.records)
@@ -81,8 +82,7 @@ class Deal:
             for picks, outcome in zip(self.units, outcomes, strict=True)
             for i, record in enumerate(outcome.records)
         }
-        most = max(len(outcome.records) for outcome in outcomes)
-        return tuple(placed[row] for row in sorted(placed)[:most])
+        return tuple(placed[row] for row in sorted(placed)[:SHOWN])
 
     def _rewards(self, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
         column = torch.tensor([reward for outcome in outcomes for reward in outcome.rewards], dtype=torch.float64)

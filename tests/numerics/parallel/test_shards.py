@@ -185,8 +185,8 @@ def test_other_families_are_whole(architecture: str) -> None:
 def test_layers_with_an_adapter_are_not_split() -> None:
     config = AutoConfig.for_model("llama", hidden_size=16, num_attention_heads=2, num_hidden_layers=1, vocab_size=32)
     model = AutoModelForCausalLM.from_config(config)
-    add_adapter(model, rank=2, alpha=2.0, seed=0)
+    add_adapter(model, rank=2, alpha=2.0, target=(), seed=0)
     split = (("heads", "tp"), ("kv_heads", "tp"))
-    with pytest.raises(ModelError, match="no split of a layer of type LowRank is known; zero 3 over dp shards any"):
+    with pytest.raises(ModelError, match="no split of peft's Linear is known; zero 3 over dp shards any"):
         shards_of(model, split, {"tp": (0, 2)})
     assert all(not shard.cuts for shard in shards_of(model, split, {"tp": (0, 1), "dp": (0, 2)}).values())

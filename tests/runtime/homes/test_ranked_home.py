@@ -170,6 +170,7 @@ def begin(words: list[str], environment: dict[str, str]) -> subprocess.Popen[str
     )
 
 
+@pytest.mark.slow
 def test_two_nodes_train_like_one_process(run_tiny: Run, tmp_path: Path) -> None:
     """Two nodes are two names, and two addresses of the loopback device."""
     recipe = written(tmp_path)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ def listening(pids: set[int]) -> set[str]:
     inodes = set()
     for pid in pids:
         for each in Path(f"/proc/{pid}/fd").glob("*"):
-            inodes |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(each)))
+            with suppress(OSError):  # closed meanwhile
+                inodes |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(each)))
     rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
     return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
 

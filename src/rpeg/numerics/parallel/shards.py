@@ -233,12 +233,12 @@ def split_faults(config: PreTrainedConfig, split: Split, sizes: Mapping[str, int
 def _wrapped(model: PreTrainedModel) -> Iterator[Fault]:
     """Yield what stands in the place of a layer that would be split, such as one with an adapter."""
     kinds = {
-        type(module).__name__
+        f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}"
         for name, module in model.named_modules()
         if name.rpartition(".")[2] in _PARTS and not isinstance(module, nn.Linear | nn.Embedding)
     }
     for kind in sorted(kinds):
-        yield Fault("layout", f"no split of a layer of type {kind} is known", "zero 3 over dp shards any layer")
+        yield Fault("layout", f"no split of {kind} is known", "zero 3 over dp shards any layer")
 
 
 def _choice(count: int) -> str:
