@@ -34,7 +34,7 @@ __all__ = ["ADAPTER", "MODEL", "MOMENTS", "Checkpoint", "State", "newest", "save
 ADAPTER, MODEL = "adapter", "model"
 MOMENTS, _ROWS, _STATE = "moments.safetensors", "rows.safetensors", "state.json"
 _NAME = re.compile(r"step-\d{6,}")
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)
