@@ -31,7 +31,8 @@ def test_without_a_command_the_help_lists_all_of_them(rpeg: Rpeg) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("train", ["RECIPE", "[KEY=VALUE]...", "--run-dir", "--resume", "--dry-run", "--quiet", "--json"]),
+        ("train", ["RECIPE", "[KEY=VALUE]...", "--run-dir", "--address", "--resume", "--dry-run", "--json"]),
+        ("launch", ["RECIPE", "[KEY=VALUE]...", "--slurm", "--local", "--nodes", "--gpus-per-node", "--submit"]),
         ("report", ["RUN"]),
         ("show", ["GRAPH|RECIPE|ALGORITHM", "[KEY=VALUE]...", "--json", "--html"]),
         ("simulate", ["GRAPH|RECIPE|ALGORITHM", "[KEY=VALUE]...", "--seconds", "--steps", "--json"]),

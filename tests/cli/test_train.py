@@ -124,6 +124,16 @@ def test_a_taken_folder_and_another_recipe_are_refused(rpeg: Rpeg, recipe: Write
     ]
 
 
+def test_the_address_of_a_cluster_asks_for_ray(rpeg: Rpeg, recipe: Write, folder: Path) -> None:
+    (fault,) = rpeg("train", recipe(), "--address", "ray://head:10001").faults
+    assert fault.startswith("run.address: ")
+    ended = rpeg("train", recipe(), "--address", "127.0.0.1:1", "--quiet")
+    assert ended.status == 1
+    assert ended.err.startswith("error: the Ray cluster at 127.0.0.1:1 (run.address) cannot be joined: ")
+    (name,) = runs(folder)
+    assert load_recipe(folder / "runs" / name / "recipe.yaml").run.home == "ray"
+
+
 def test_a_run_folder_that_cannot_be_made(rpeg: Rpeg, recipe: Write) -> None:
     name = recipe()
     assert rpeg("train", name, "--run-dir", name).faults == [

@@ -68,6 +68,10 @@ CASES = [
         ["reward.processes=0", "reward.timeout_s=5"],
         "reward.timeout_s: 5 has no effect with reward.processes 0: the worker cannot be interrupted; give at least 1",
     ),
+    (
+        ["run.address=head:6379"],
+        "run.address: head:6379 has no effect with run.home inline: only Ray has clusters to join; set run.home to ray",
+    ),
     (["data.task=null"], "data: neither task nor path is given; name a task (arithmetic), or give a file as path"),
     (
         ["data.task_options={min_term: 3}"],
@@ -160,6 +164,8 @@ def test_two_of_what_there_may_be_one(faults_of: Faults) -> None:
         [*CALCULATOR, "data.max_turns=3"],
         ["reward.overlong_buffer_tokens=47", "reward.overlong_penalty=0.5"],
         ["algorithm.dynamic_sampling.max_rounds=32"],
+        ["run.home=ray", "run.address=head:6379"],
+        ["run.home=ray", "run.address=auto"],
     ],
 )
 def test_what_is_just_inside_is_accepted(right: str, overrides: list[str]) -> None:

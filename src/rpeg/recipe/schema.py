@@ -244,8 +244,7 @@ class RunSection(Section):
     on different cores, also such as torchrun or srun starts; ray = actors of Ray, on one machine or on a cluster; the
     numbers are the same."""
     address: Annotated[str, Field(pattern=r"^(auto|[^/\s]+:\d{1,5})$")] | None = None
-    """Ray cluster to join, as host:port, or auto for the one this machine is part of; default: start one on this
-    machine and end it with the run."""
+    """Where a Ray cluster to join is: host:port, or auto; default: start one here and end it with the run."""
     wait_limit_s: PositiveFloat = 1800.0
     """Longest wait for one event, in seconds, before the run says what it waits for and ends."""
 

@@ -18,7 +18,14 @@ from rpeg.runtime.checkpoint import Checkpoint, newest
 
 __all__ = ["find_start", "note_status"]
 
-_MAY_CHANGE = {"run.steps", "run.checkpoint_every_steps", "run.keep_last", "run.home", "run.wait_limit_s"}
+_MAY_CHANGE = {
+    "run.steps",
+    "run.checkpoint_every_steps",
+    "run.keep_last",
+    "run.home",
+    "run.address",
+    "run.wait_limit_s",
+}
 """Keys that a resumed run may change, because no step computes anything else for it."""
 _PACKAGES = ("rpeg", "torch", "transformers", "tokenizers", "safetensors", "peft", "numpy", "reasoning-gym")
 

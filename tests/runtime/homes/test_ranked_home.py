@@ -89,7 +89,8 @@ def test_who_is_missing_is_named(meeting: str) -> None:
     ("other", "message"),
     [
         (replace(OTHER, version="0"), r"^rank 1 on n1 runs rpeg 0, rank 0 runs "),
-        (replace(OTHER, rank=replace(OTHER.rank, number=0)), "^rank 0 of 2 on n1 came to a run of 2 ranks twice$"),
+        (replace(OTHER, rank=replace(OTHER.rank, number=0)), "^there are two ranks 0: on n2 and on n1$"),
+        (replace(OTHER, rank=replace(OTHER.rank, size=3)), "^rank 1 on n1 is one of 3 ranks, rank 0 one of 2$"),
         (replace(OTHER, device="cpu"), "different kinds of devices .*: rank 0 on n2: cuda GPU-a; rank 1 on n1: cpu$"),
         (
             replace(OTHER, rank=replace(OTHER.rank, node="n2"), device="cuda GPU-a"),

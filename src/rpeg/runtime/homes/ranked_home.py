@@ -195,8 +195,10 @@ def _admit(hello: _Hello, own: Rank, hellos: Mapping[int, _Hello]) -> None:
     rank = hello.rank
     if hello.version != __version__:
         raise RunFault(f"rank {rank.number} on {rank.node} runs rpeg {hello.version}, rank 0 runs {__version__}")
-    if rank.size != own.size or rank.number in hellos:
-        raise RunFault(f"rank {rank.number} of {rank.size} on {rank.node} came to a run of {own.size} ranks twice")
+    if rank.size != own.size:
+        raise RunFault(f"rank {rank.number} on {rank.node} is one of {rank.size} ranks, rank 0 one of {own.size}")
+    if rank.number in hellos:
+        raise RunFault(f"there are two ranks {rank.number}: on {hellos[rank.number].rank.node} and on {rank.node}")
 
 
 def _check(hellos: Mapping[int, _Hello], device: str) -> None:
