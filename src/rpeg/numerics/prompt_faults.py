@@ -7,7 +7,31 @@ from collections.abc import Sequence
 
 from rpeg.errors import Fault, ModelError
 
-__all__ = ["check_prompts"]
+__all__ = ["check_prompts", "written_of"]
+
+
+def written_of(
+    prompts: Sequence[Sequence[int]],
+    group: int,
+    seeds: Sequence[int],
+    written: Sequence[int] | None,
+    max_new_tokens: int,
+) -> Sequence[int]:
+    """Return how many tokens of each sample are written, 0 where it is not said; what is asked for fits together.
+
+    Args:
+        prompts: token ids.
+        group: samples per prompt.
+        seeds: one per sample.
+        written: one per sample, or None.
+        max_new_tokens: of an answer.
+    """
+    assert group > 0, group
+    assert len(seeds) == len(prompts) * group, (len(seeds), len(prompts), group)
+    written = written or [0] * len(seeds)
+    assert len(written) == len(seeds), (len(written), len(seeds))
+    assert all(0 <= count < max_new_tokens for count in written), written
+    return written
 
 
 def check_prompts(

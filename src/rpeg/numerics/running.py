@@ -27,7 +27,7 @@ from rpeg.errors import RunFault
 from rpeg.numerics.decoder import Decoder, Outlook
 from rpeg.numerics.draws import choose_tokens, seed_streams, uniforms
 from rpeg.numerics.kv_cache import KvCache
-from rpeg.numerics.prompt_faults import check_prompts
+from rpeg.numerics.prompt_faults import check_prompts, written_of
 from rpeg.numerics.samples import Sampled, SamplingParams
 
 __all__ = ["Running"]
@@ -93,11 +93,7 @@ class Running:
 
         Arguments and errors are those of `TorchSampler.generate`; with a ``budget`` samples end after so many more.
         """
-        assert group > 0, group
-        assert len(seeds) == len(prompts) * group, (len(seeds), len(prompts), group)
-        written = written or [0] * len(seeds)
-        assert len(written) == len(seeds), (len(written), len(seeds))
-        assert all(0 <= count < self.params.max_new_tokens for count in written), written
+        written = written_of(prompts, group, seeds, written, self.params.max_new_tokens)
         assert max(map(len, prompts), default=0) <= self.longest_prompt, "a prompt is longer than announced"
         known, most = self.decoder.vocabulary, self.decoder.max_positions
         check_prompts(prompts, self.params.max_new_tokens, written[::group], known, most)

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from rpeg.errors import Fault, ModelError, RunFault
 from rpeg.numerics.draws import seed_streams
-from rpeg.numerics.prompt_faults import check_prompts
+from rpeg.numerics.prompt_faults import check_prompts, written_of
 from rpeg.numerics.samples import Sampled, SamplingParams
 
 __all__ = ["PROBE_LIMITS", "VllmSampler"]
@@ -115,11 +115,7 @@ class VllmSampler:
         Raises `ModelError` at once, before any token, for prompts that the engine cannot take, and `RunFault` when what
         it returns cannot be trained on.
         """
-        assert group > 0, group
-        assert len(seeds) == len(prompts) * group, (len(seeds), len(prompts), group)
-        written = written or [0] * len(seeds)
-        assert len(written) == len(seeds), (len(written), len(seeds))
-        assert all(0 <= count < params.max_new_tokens for count in written), written
+        written = written_of(prompts, group, seeds, written, params.max_new_tokens)
         check_prompts(prompts, params.max_new_tokens, written[::group], self.vocabulary, self.max_positions)
         # Members of a group share their prompt's prefill; of earlier calls, with other weights, nothing is left.
         self._engine.reset_prefix_cache()

@@ -126,7 +126,7 @@ class WallClock:
             times = (start_s - self._zero_s, end_s - self._zero_s)
             return self._end(firing, (self._released.pop(firing, arcs), outcome, times))
         assert task is not None, f"{firing.event} moves data and is not done"
-        self._call(firing, arcs, task)
+        self._call(firing, arcs, task.again())
         if outcome.progress is Progress.RELEASED and firing not in self._released:
             freed, left = self._split(arcs)
             self._released[firing] = left

@@ -42,9 +42,6 @@ __all__ = ["Generator", "end_ids"]
 
 _RIGHT = 0.999
 """A score from here on counts as a right answer."""
-_SHOWN = 16
-"""Held-out samples of one evaluation that are kept to read."""
-
 _NONE = -1
 """In place of a version: the sampler has no weights."""
 
@@ -90,7 +87,7 @@ class Generator:
         held_out = held_out_prompts(recipe, task, self._tokenizer, count) if is_evaluated else []
         share = evenly(len(held_out), self._peers.count)[self._peers.number]
         self._held_out = held_out[share.start : share.stop]
-        self._num_shown = max(0, min(_SHOWN - share.start, len(share)))
+        self._num_shown = max(0, min(SHOWN - share.start, len(share)))
 
     def _open_flow(self, graph: Graph) -> Flow | None:
         """Return what samples go on in from one call to the next, if the graph has it so."""

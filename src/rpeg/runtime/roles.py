@@ -13,6 +13,7 @@ from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout
+from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
 from rpeg.plan.plan import Binding
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import open_rewards
@@ -35,8 +36,6 @@ __all__ = ["Method", "Roles"]
 
 Method = Callable[[Task], Outcome]
 """Does one firing of a stage."""
-_SHARDS_WEIGHTS = 3
-"""ZeRO level."""
 
 
 class Roles:
@@ -124,7 +123,7 @@ class Roles:
         passes = [each for each in self._graph.stages if each.kind is StageKind.FORWARD and each.heads == ("logprob",)]
         frozen = [each for each in passes if not self._reads_trained(each)]
         layout, most_rows = self._laid_out(frozen)
-        if layout.zero < _SHARDS_WEIGHTS:  # of frozen weights there are no moments and no gradients to split
+        if layout.zero < SHARDS_WEIGHTS:  # of frozen weights there are no moments and no gradients to split
             layout = replace(layout, zero=0)
         return FrozenReference(self._recipe, self._origin.reference, self._ranks, layout, most_rows)
 

@@ -10,6 +10,7 @@ import torch
 from rpeg.graph.access import Access
 from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import generators
 from rpeg.plan.events import Event
 from rpeg.plan.firings import num_events, row_parts
 from rpeg.runtime.carry import carry_of
@@ -38,12 +39,15 @@ class Store:
         self._weights: dict[tuple[str, int], Weights] = {}
         self._reads: dict[tuple[str, int], int] = defaultdict(int)
         self._num_reads = {d.name: sum(num_events(graph, a.stage) for a in graph.readers(d.name)) for d in graph.data}
+        self._flowing = {stage.name for stage in graph.stages if flows(graph, stage.name)}
+        # Whose groups come in the order of their ends.
+        self._placing = self._flowing | {each.name for each in generators(graph) if carry_of(graph, each.name)}
         self._num_reads[_PLACES] = sum(
             num_events(graph, access.stage)
             for data in graph.data
             if data.name in providers
             for access in graph.readers(data.name)
-            if not self._gives_places(access.stage)
+            if access.stage not in self._placing
         )
 
     def task(self, event: Event, step: int) -> Task:
@@ -65,7 +69,7 @@ class Store:
                     samples = samples.joined(rows)
         firings = num_events(self._graph, stage.name)
         first = step * len(groups)
-        places = tuple(range(first, first + len(groups))) if flows(self._graph, stage.name) else ()
+        places = tuple(range(first, first + len(groups))) if stage.name in self._flowing else ()
         return Task(
             stage.name, stage.kind, step, event.firing, groups, samples, versions, weights, firings, carried, places
         )
@@ -89,7 +93,7 @@ class Store:
         """Return the share of a firing: a flow gets all at its first, others what belongs to the samples they get."""
         used = row_parts(self._graph, event.stage)
         firing = event.firing % used
-        if flows(self._graph, event.stage):
+        if event.stage in self._flowing:
             return rows.only(access.columns) if firing == 0 else rows.only(access.columns).part(0, 0)
         made = [places for _, places in sorted(self._rows.get((_PLACES, step), {}).items())]
         if not made:
@@ -131,14 +135,10 @@ class Store:
         names = {column.name for column in self._graph.data_of[data].columns}
         return Rows({name: column for name, column in rows.columns.items() if name in names})
 
-    def _gives_places(self, stage: str) -> bool:
-        """Return whether a generator's groups come in the order of their ends."""
-        return flows(self._graph, stage) or carry_of(self._graph, stage) is not None
-
     def _release(self, access: Access, step: int) -> None:
         is_given = access.data in self._providers
         key = (_PLACES if is_given else access.data, step)
-        if is_given and self._gives_places(access.stage):
+        if is_given and access.stage in self._placing:
             return
         if key not in self._rows and (access.data, step + 1) not in self._weights:
             return  # lives in a worker, or comes from outside

@@ -12,6 +12,7 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.numerics.parallel.build import ModelLayout, is_split, layout_faults
 from rpeg.numerics.parallel.peers import ROW_AXES
+from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
 from rpeg.numerics.precision import device
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Mesh, Plan, Recompute
@@ -24,8 +25,6 @@ __all__ = ["Outline", "binding_faults"]
 
 Outline = Callable[[], PreTrainedModel]
 """Makes a model of which only names and sizes are looked at."""
-_SHARDS_WEIGHTS = 3
-"""ZeRO level."""
 _ON_RANKS = frozenset(
     {
         StageKind.GENERATE,
@@ -106,7 +105,7 @@ def _sampled(stage: Stage, binding: Binding, mesh: Mesh) -> Iterator[Fault]:
     """Yield how a sampler's weights are to be split: it keeps all of them on every rank."""
     axes = [f"{axis} {size}" for axis, size in mesh.axes if size > 1 and axis not in ROW_AXES]
     axes += [f"{axis} {mesh.sizes[axis]}" for _, axis in binding.layout.shard if mesh.sizes.get(axis, 1) > 1]
-    axes += ["dp (zero 3)"] if binding.layout.zero == _SHARDS_WEIGHTS and mesh.sizes.get("dp", 1) > 1 else []
+    axes += ["dp (zero 3)"] if binding.layout.zero == SHARDS_WEIGHTS and mesh.sizes.get("dp", 1) > 1 else []
     if axes:
         text = f"samples from weights split over {', '.join(dict.fromkeys(axes))} of {mesh.name}"
         yield Fault(stage.name, text, "samplers are whole on every rank yet: give them a mesh of dp alone, zero 0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from torch import Tensor
@@ -41,6 +41,11 @@ class Task:
     """Numbers of the prompts in the run, where groups are handed out in the order of their ends."""
     lets_go: tuple[str, ...] = ()
     """Data that gives up its room on the device afterwards; there is a copy of it elsewhere."""
+
+    def again(self) -> Task:
+        """Return the task for a further call of a firing, whose worker has the rows and the weights."""
+        none = Rows({})
+        return replace(self, groups=none, samples=none, weights=None, carried=None, places=())
 
 
 class Progress(StrEnum):

@@ -24,6 +24,7 @@ from rpeg.numerics.model import save_model, scratch_model
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
+from rpeg.runtime.homes.home import Home
 from rpeg.runtime.homes.inline import InlineHome
 from rpeg.runtime.homes.processes import ProcessHome
 from rpeg.runtime.origin import Origin
@@ -136,7 +137,7 @@ def test_errors_arrive_and_calls_keep_their_order(tmp_path: Path) -> None:
         good, bad = home.spawn("good", judge(tmp_path / "model")), home.spawn("bad", judge(tmp_path / "none"))
         check_a_failed_start(bad.exception(60), tmp_path / "none")
         assert good.result(60) is None
-        check_order_and_errors(home)
+        check_order_and_errors(home, "good")
         check_death(home)
     finally:
         started_s = time.monotonic()
@@ -165,12 +166,12 @@ def verify(step: int, num_groups: int) -> Task:
     return Task("reward", StageKind.VERIFY, step, 0, Rows({"row": torch.arange(num_groups)}), samples, {})
 
 
-def check_order_and_errors(home: ProcessHome) -> None:
+def check_order_and_errors(home: Home, name: str) -> None:
     """Many calls at once, some large and some wrong, are answered one by one."""
     sizes = [1, 600, 2, 500]
-    calls = [home.call("good", "run", verify(step, size)) for step, size in enumerate(sizes)]
-    wrong = home.call("good", "no_such_method")
-    after = home.call("good", "run", verify(4, 3))
+    calls = [home.call(name, "run", verify(step, size)) for step, size in enumerate(sizes)]
+    wrong = home.call(name, "no_such_method")
+    after = home.call(name, "run", verify(4, 3))
     outcomes = [call.result(60) for call in calls]
     assert [outcome.num_rows for outcome, _, _ in outcomes] == [4 * size for size in sizes]
     assert outcomes[1][0].rows.tensor("reward").tolist() == [1 / 8] * 2400
@@ -179,12 +180,12 @@ def check_order_and_errors(home: ProcessHome) -> None:
     error = wrong.exception(60)
     assert type(error) is RunFault
     head, *trace = str(error).splitlines()
-    assert head == "worker good: AttributeError: 'Worker' object has no attribute 'no_such_method'"
+    assert head == f"worker {name}: AttributeError: 'Worker' object has no attribute 'no_such_method'"
     assert trace[0] == "Traceback (most recent call last):"
     assert any("servant.py" in line for line in trace)
     assert after.result(60)[0].num_rows == 12
     with pytest.raises(TypeError, match="cannot pickle"):
-        home.call("good", "run", (letter for letter in "ab"))
+        home.call(name, "run", (letter for letter in "ab"))
 
 
 def check_death(home: ProcessHome) -> None:

@@ -14,7 +14,13 @@ from pathlib import Path
 
 import pytest
 from tests.runtime.conftest import tiny_recipe
-from tests.runtime.homes.test_processes import check_a_failed_start, judge, verify, wait_until
+from tests.runtime.homes.test_processes import (
+    check_a_failed_start,
+    check_order_and_errors,
+    judge,
+    verify,
+    wait_until,
+)
 from tests.runtime.test_kill import lines, start
 from tests.runtime.test_run import assert_same
 
@@ -108,22 +114,7 @@ def test_errors_arrive_calls_keep_their_order_and_a_death_is_told(
         check_a_failed_start(bad.exception(120), tmp_path / "none")
         assert good.result(120) is None
         assert home.seats() == dict.fromkeys(("host", "all"), Seat(LOOPBACK, "cpu"))
-        sizes = [1, 600, 2, 500]
-        calls = [home.call("host", "run", verify(step, size)) for step, size in enumerate(sizes)]
-        wrong, after = home.call("host", "no_such_method"), home.call("host", "run", verify(4, 3))
-        outcomes = [call.result(60) for call in calls]
-        assert [outcome.num_rows for outcome, _, _ in outcomes] == [4 * size for size in sizes]
-        assert outcomes[1][0].rows.tensor("reward").tolist() == [1 / 8] * 2400
-        starts = [start_s for _, start_s, _ in outcomes]
-        assert starts == sorted(starts)
-        error = wrong.exception(60)
-        assert type(error) is RunFault
-        head, *trace = str(error).splitlines()
-        assert head == "worker host: AttributeError: 'Worker' object has no attribute 'no_such_method'"
-        assert trace[0] == "Traceback (most recent call last):"
-        assert after.result(60)[0].num_rows == 12
-        with pytest.raises(TypeError, match="cannot pickle"):
-            home.call("host", "run", (letter for letter in "ab"))
+        check_order_and_errors(home, "host")
         for pid in hosted(cluster.pid):
             os.kill(pid, signal.SIGKILL)
         under_way, later = home.call("host", "run", verify(6, 5000)), home.call("all", "save", Path("x"))

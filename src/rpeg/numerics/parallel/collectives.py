@@ -18,7 +18,7 @@ results are added up. In the backward pass it is the other way round, so every c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from torch import Tensor
 
 __all__ = ["add_up", "enter", "exchange", "gather", "join", "joined", "leave", "part", "scatter"]
 
+_Way = Callable[[Tensor, int, dist.ProcessGroup], Tensor]
 _BUCKET_ELEMENTS = 1 << 24
 """Gradients that are summed at once (64 MiB in float32): large messages, and little memory beside the gradients."""
 
@@ -43,22 +44,22 @@ def leave(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 def gather(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     """Return the whole of what each rank has a part of along ``dim``; ranks do different things with it."""
-    return _Gather.apply(x, dim, group)
+    return _Along.apply(x, dim, group, joined, _own_of_sum)
 
 
 def scatter(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     """Return this rank's part along ``dim`` of the sum of the results of all ranks."""
-    return _Scatter.apply(x, dim, group)
+    return _Along.apply(x, dim, group, _own_of_sum, joined)
 
 
 def join(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     """Return the whole of what each rank has a part of along ``dim``; all do the same with it."""
-    return _Join.apply(x, dim, group)
+    return _Along.apply(x, dim, group, joined, _own)
 
 
 def part(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     """Return this rank's part along ``dim`` of what all ranks have."""
-    return _Part.apply(x, dim, group)
+    return _Along.apply(x, dim, group, _own, joined)
 
 
 def exchange(x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
@@ -77,6 +78,7 @@ def add_up(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
     """Replace tensors by their sums over the ranks of a group, many in one message."""
     for bucket in _buckets(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        flat = flat.to(torch.promote_types(flat.dtype, torch.float32))  # no sum in a narrow format
         dist.all_reduce(flat, group=group)
         for tensor, summed in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
             tensor.copy_(summed.view_as(tensor))
@@ -143,48 +145,17 @@ class _Leave(torch.autograd.Function):
         return grads[0], None
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return joined(x, dim, group)
+class _Along(torch.autograd.Function):
+    """A way along a dimension, and the way back that its gradients take."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _own_of_sum(grads[0], ctx.dim, ctx.group), None, None
-
-
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _own_of_sum(x, dim, group)
+    def forward(ctx: Any, x: Tensor, dim: int, group: dist.ProcessGroup, there: _Way, back: _Way) -> Tensor:
+        ctx.dim, ctx.group, ctx.back = dim, group, back
+        return there(x, dim, group)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return joined(grads[0], ctx.dim, ctx.group), None, None
-
-
-class _Join(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return joined(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _own(grads[0], ctx.dim, ctx.group), None, None
-
-
-class _Part(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _own(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return joined(grads[0], ctx.dim, ctx.group), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return ctx.back(grads[0], ctx.dim, ctx.group), None, None, None, None
 
 
 class _Exchange(torch.autograd.Function):

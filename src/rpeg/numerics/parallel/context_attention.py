@@ -31,6 +31,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rpeg.errors import Fault, ModelError
 from rpeg.numerics.parallel.axes import axis_group, axis_size
+from rpeg.numerics.parallel.collectives import gather
 
 __all__ = ["context_faults", "split_attention"]
 
@@ -141,7 +142,7 @@ def _by_queries(
     mask: Tensor | None,
     **kwargs: Any,
 ) -> Tensor:
-    key, value = (_Gathered.apply(each, _TOKENS, group) for each in (key_BKLD, value_BKLD))
+    key, value = (gather(each, _TOKENS, group) for each in (key_BKLD, value_BKLD))
     return plain(module, query_BHLD, key, value, mask, **kwargs)[0]
 
 
@@ -179,22 +180,3 @@ def _exchanged(x: Tensor, split: int, join: int, group: dist.ProcessGroup) -> Te
     found = torch.empty_like(parts)
     dist.all_to_all_single(found, parts, group=group)
     return torch.cat(found.unbind(0), join)
-
-
-class _Gathered(torch.autograd.Function):
-    """The parts of all ranks; each does other things with them, so their gradients add up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, x.contiguous(), group=group)
-        return torch.cat(parts, dim)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        size = dist.get_world_size(ctx.group)
-        parts = torch.stack(grads[0].chunk(size, ctx.dim))
-        found = torch.empty_like(parts)
-        dist.all_to_all_single(found, parts, group=ctx.group)
-        return found.sum(0), None, None

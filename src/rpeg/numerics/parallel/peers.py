@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
+from rpeg.numerics.parallel.collectives import add_up
 
 __all__ = ["ROW_AXES", "Peers"]
 
 ROW_AXES = ("dp", "ep")
 """Axes along which ranks are given different rows; along all others they are given the same."""
-_BUCKET_VALUES = 1 << 24
-"""Gradients that travel in one message: 64 MiB in float32."""
 
 
 class Peers:
@@ -54,20 +53,9 @@ class Peers:
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Make every gradient the sum over the ranks, which have gradients for the same parameters."""
-        bucket: list[Tensor] = []
-        for parameter in parameters if self._groups else ():
-            if parameter.grad is not None:
-                bucket.append(parameter.grad)
-            if sum(each.numel() for each in bucket) >= _BUCKET_VALUES:
-                self._sum_bucket(bucket)
-                bucket = []
-        if bucket:
-            self._sum_bucket(bucket)
-
-    def _sum_bucket(self, gradients: list[Tensor]) -> None:
-        flat = self.total(torch.cat([each.reshape(-1).float() for each in gradients]))
-        for gradient, part in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        for group in self._groups:
+            add_up(gradients, group)
 
     def _reduced(self, values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
         if not self._groups:

@@ -21,26 +21,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from rpeg.numerics.head_input import language_head
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.collectives import add_up, joined
+from rpeg.numerics.parallel.held import reshard
 from rpeg.numerics.parallel.parallel_model import Loss, Padded
+from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.numerics.parallel.shards import Box, Shard, Split, Tile
 from rpeg.numerics.parallel.split import split_model
 from rpeg.numerics.parallel.split_head import split_scores
 from rpeg.numerics.parallel.tensor import partial
 from rpeg.numerics.scores import Scores, response_scores
 
-__all__ = ["Passing", "ShardedModel"]
+__all__ = ["SHARDS_WEIGHTS", "Passing", "ShardedModel"]
 
-_SHARDS_WEIGHTS = 3
+SHARDS_WEIGHTS = 3
 """The ZeRO level on which weights are sharded between passes too."""
-_ROWS = ("dp", "ep")
-"""Axes along which ranks have different rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,7 @@ class ShardedModel:
     def score(self, batches: Sequence[Padded]) -> list[Scores]:
         """Return the scores of all micro-batches, without gradients."""
         found = [self._scores(batch) for batch in batches]
-        for module in self.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()  # what was gathered would otherwise be read again after an update
+        reshard(self.model)
         return found
 
     def _scores(self, batch: Padded) -> Scores:
@@ -151,7 +149,7 @@ class ShardedModel:
 
     def _sum_axes(self, name: str) -> list[str]:
         """Return the axes over which ranks hold the same of a parameter, and have seen different parts of its loss."""
-        axes = [axis for axis in _ROWS if self._shards[name].cut_over(axis) is None]
+        axes = [axis for axis in ROW_AXES if self._shards[name].cut_over(axis) is None]
         if self._is_sharded:
             axes.remove("dp")  # FSDP2 has done it
         return axes + (["tp"] if name in self._partial else [])
@@ -226,7 +224,7 @@ class ShardedModel:
         return {name: self._tile(self._shards[name], parameter) for name, parameter in self._parameters.items()}
 
     def _tile(self, shard: Shard, parameter: nn.Parameter) -> Tile:
-        if self._is_sharded and self._zero == _SHARDS_WEIGHTS:
+        if self._is_sharded and self._zero == SHARDS_WEIGHTS:
             return Tile(shard.shape, self._share(shard), shard.unpacked(_local(parameter)))
         return shard.tile(_part(parameter))
 
@@ -235,7 +233,7 @@ def _shard_layers(model: PreTrainedModel, mesh: DeviceMesh, zero: int) -> None:
     """Let the ranks of a mesh hold shares of every layer, and of what is around the layers."""
     lists = [child for child in model.base_model.children() if isinstance(child, nn.ModuleList)]
     for module in (*chain.from_iterable(lists), model):
-        shared = fully_shard(module, mesh=mesh, reshard_after_forward=zero == _SHARDS_WEIGHTS and module is not model)
+        shared = fully_shard(module, mesh=mesh, reshard_after_forward=zero == SHARDS_WEIGHTS and module is not model)
         # The factor alone would ask gloo for a scaled sum, which it does not know.
         shared.set_gradient_divide_factor(1.0)
         shared.set_force_sum_reduction_for_comms(True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from rpeg.numerics.head_input import predicting_slots
 from rpeg.numerics.logprobs import in_slots
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
+from rpeg.numerics.parallel.collectives import add_up, join
 from rpeg.numerics.parallel.parallel_model import Padded
 
 __all__ = ["Run", "TokenRuns", "sum_gradients_over"]
@@ -71,32 +71,12 @@ class TokenRuns:
         All ranks go on with it alike, so each takes its own part of the gradient.
         """
         values_BL = in_slots(values_N, run.slots_BL)
-        values_BP = values_BL if self.group is None else _Joined.apply(values_BL, self.group)
+        values_BP = values_BL if self.group is None else join(values_BL, 1, self.group)
         # From the slots that predict to those that are predicted; the last one predicts nothing, and is 0.
         return values_BP.roll(1, dims=1)[:, : batch.tokens_BT.shape[1]]
-
-
-class _Joined(torch.autograd.Function):
-    """The runs of all ranks side by side."""
-
-    @staticmethod
-    def forward(ctx: Any, values_BL: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.rank, ctx.length = dist.get_rank(group), values_BL.shape[1]
-        runs = [torch.empty_like(values_BL) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(runs, values_BL.contiguous(), group=group)
-        return torch.cat(runs, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        first = ctx.rank * ctx.length
-        return grads[0][:, first : first + ctx.length], None
 
 
 def sum_gradients_over(group: dist.ProcessGroup, parameters: Iterable[nn.Parameter]) -> None:
     """Replace gradients, of shares too, by their sums over a group whose ranks have them for the same parameters."""
     gradients = [each.grad for each in parameters if each.grad is not None]
-    local = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
-    pending = [dist.all_reduce(each, group=group, async_op=True) for each in local if each.numel()]
-    for work in pending:
-        assert work is not None, "this rank is in the group"
-        work.wait()
+    add_up([each.to_local() if isinstance(each, DTensor) else each for each in gradients], group)
