@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.numerics.test_sampler import ragged, tiny
-from tests.runtime.conftest import tiny_recipe
+from tests.runtime.conftest import Recorder, tiny_recipe
+from tests.runtime.test_same_mathematics import rendezvous
 
 from rpeg.errors import InvalidInput
+from rpeg.graph.graph import Graph
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import SamplingParams
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.graph import build_graph
+from rpeg.recipe.schema import Recipe
 from rpeg.runtime import flow as flow_module
 from rpeg.runtime.flow import Flow, flows
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.run import train
 from rpeg.runtime.store import Store
+from rpeg.transforms.registry import parse as read_rewrite
 
 Run = Callable[..., RunFolder]
 PARAMS = SamplingParams(temperature=1.0, max_new_tokens=24, end_ids=(1, 7, 9))
@@ -122,6 +128,19 @@ def test_weights_arrive_within_samples(run_tiny: Run, monkeypatch: pytest.Monkey
     assert len(trained) == 12
     assert all(row["staleness/max"] <= 2 for row in trained)
     assert all(row["counters/samples"] == 16 * row["step"] for row in trained)
+
+
+def test_weights_that_come_without_a_pull_are_taken_as_well(tmp_path: Path) -> None:
+    """A push straight into the weights that are sampled from brings them with the next step's task."""
+
+    def build(recipe: Recipe) -> Graph:
+        return read_rewrite("in_flight{stage=gen,kv=keep}").apply(rendezvous(build_graph(recipe)), explore=True)
+
+    folder = RunFolder(tmp_path)
+    recipe = tiny_recipe(algorithm={"staleness": 1, "updates_per_step": 1}, run={"steps": 5}, evaluation={"prompts": 4})
+    train(recipe, lambda: folder, Recorder(), build=build)
+    rows = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert [row["staleness/max"] for row in rows if "staleness/max" in row] == [0, 1, 1, 1, 1]
 
 
 def test_samples_under_way_are_finished_before_a_checkpoint(run_tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,8 +182,12 @@ class Generator:
         Where weights arrive in between, a call ends after some tokens, so that they can be installed.
         """
         if not flow.has_begun(task.step):
+            (version,) = task.versions.values()
             if not self._is_refreshed:
                 flow.go_on_with(self._use(task), keeps_cache=True)
+            elif task.weights is not None and version > flow.version:  # a publish without a pull
+                self._take(task.weights, version)
+                self._install(flow, task.weights, version)
             flow.add(task.step, task.groups, task.places)
         if self._sampler.version != flow.version:  # an evaluation was given others
             self._sampler.load(self._weights[flow.version], flow.version)
