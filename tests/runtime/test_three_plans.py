@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from tests.runtime.conftest import TINY, Recorder, tiny_recipe
+from tests.runtime.test_same_mathematics import moved
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rpeg.errors import PlanError
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
-from rpeg.hardware.catalog import load_system
 from rpeg.numerics.model import save_model
 from rpeg.numerics.tokenizer import character_tokenizer
 from rpeg.observe.run_folder import RunFolder
@@ -24,10 +23,7 @@ from rpeg.observe.trace import read_spans
 from rpeg.plan.bind import bind_local
 from rpeg.plan.costs import Duration, KnownCosts, KnownSizes
 from rpeg.plan.memory import residents
-from rpeg.plan.moves.base import Deployment
-from rpeg.plan.moves.registry import parse
 from rpeg.plan.plan import Home, Plan, Residency
-from rpeg.plan.site import Site
 from rpeg.plan.timeline import schedule
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.origin import Origin
@@ -62,19 +58,6 @@ WEIGHTS = 12_032
 24 x 16 embedding and as much head, 4 x 16 x 16 attention, 3 x 16 x 32 feed-forward, and norms: 2 x 16 of the layer,
 16 of the model, 2 x 8 of queries and keys.
 """
-
-
-def moved(*moves: str) -> Callable[[Graph], Plan]:
-    """Return the function that binds a graph as usual and then makes ``moves``."""
-
-    def bind(graph: Graph) -> Plan:
-        site = Site(load_system("local"))
-        plan = bind_local(graph)
-        for text in moves:
-            plan = parse(text).apply(Deployment(graph, plan, site))
-        return plan
-
-    return bind
 
 
 def run(folder: Path, *moves: str, steps: int = 6, home: str = "inline", **sections: Any) -> RunFolder:

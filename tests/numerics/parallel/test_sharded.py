@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from tests.numerics.parallel.ranks import Ranks
-from tests.numerics.parallel.training import TEMPERATURE, Case, batches, distances, loss_of, on_mesh, seeded_model
+from tests.numerics.parallel.training import TEMPERATURE, Case, assert_same, batches, loss_of, on_mesh, seeded_model
 
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.parallel_model import Padded
@@ -20,14 +18,6 @@ from rpeg.numerics.scores import Scores, response_scores
 pytestmark = pytest.mark.multiproc
 
 FSDP = Case(zero=3)
-
-
-def assert_same(run: Callable[..., Any], case: Case) -> None:
-    losses, norms, logps, weights = distances(run, case)
-    assert losses < 1e-5
-    assert norms < 1e-5
-    assert logps < 1e-4  # of weights that were drawn ten times as large as usual
-    assert weights < 1e-5
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

@@ -17,7 +17,7 @@ from rpeg.numerics.parallel.parallel_model import Padded
 from rpeg.numerics.parallel.sharded import Passing, ShardedModel
 from rpeg.numerics.scores import Scores, response_scores
 
-__all__ = ["ROWS", "Case", "Trained", "alone", "batches", "distances", "on_mesh", "seeded_model"]
+__all__ = ["ROWS", "Case", "Trained", "alone", "assert_same", "batches", "distances", "on_mesh", "seeded_model"]
 
 VOCABULARY, ROWS, TOKENS = 24, 8, 12
 STEPS, MICRO_ROWS, TEMPERATURE = 3, 2, 0.8
@@ -158,6 +158,15 @@ def _optimizer(case: Case, named: Mapping[str, torch.nn.Parameter]) -> Optimizer
     if case.optimizer == "sgd":
         return SGD(parameters, lr=1e-3)
     return AdamW(parameters, lr=1e-3, weight_decay=0.1, fused=True)
+
+
+def assert_same(run: Callable[..., Sequence[Any]], case: Case) -> None:
+    """Hold that a mesh and one process come to the same."""
+    losses, norms, logps, weights = distances(run, case)
+    assert losses < 1e-5
+    assert norms < 1e-5
+    assert logps < 1e-4  # of weights that were drawn ten times as large as usual
+    assert weights < 1e-5
 
 
 def distances(run: Callable[..., Sequence[Any]], case: Case) -> tuple[float, float, float, float]:
