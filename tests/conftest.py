@@ -6,6 +6,11 @@ import os
 
 from hypothesis import settings
 
+from rpeg.runtime.homes.ray_cluster import use_settings
+
+# Tests that import every module import Ray, perhaps before those that start it.
+use_settings()
+
 # What this machine was calibrated to must not change a number; tests that want profiles of their own name a folder.
 os.environ["RPEG_PROFILES"] = ""
 

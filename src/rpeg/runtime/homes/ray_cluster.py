@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from rpeg.errors import RunFault, WaitLimit
 
-__all__ = ["LocalCluster", "keep"]
+__all__ = ["LocalCluster", "keep", "use_settings"]
 
 _START = "import sys; sys.path[:] = {path!r}; from rpeg.runtime.homes.ray_cluster import keep; keep(*{arguments!r})"
 _START_LIMIT_S = 120.0
@@ -51,9 +51,7 @@ class LocalCluster:
         """
         if "ray" in sys.modules and any(os.environ.get(name) != value for name, value in _SETTINGS.items()):
             raise RunFault("Ray was imported with other settings; start the run in a process of its own")
-        # Ray reads these once, when it is imported; a token that is known already has to stay the same for that.
-        os.environ.update(_SETTINGS)
-        os.environ.setdefault("RAY_AUTH_TOKEN", os.urandom(32).hex())
+        use_settings()
         # Names of sockets are short, so the folder with Ray's is near the root.
         self._folder, self._said = tempfile.mkdtemp(prefix="rpeg-ray-"), tempfile.TemporaryFile()
         code = _START.format(path=sys.path, arguments=(num_cpus, self._folder))
@@ -96,6 +94,12 @@ class LocalCluster:
             _remove(self._folder)
         self._keeper.stdout.close()
         self._said.close()
+
+
+def use_settings() -> None:
+    """Set what Ray reads once, when it is imported; a token that is known already has to stay the same for that."""
+    os.environ.update(_SETTINGS)
+    os.environ.setdefault("RAY_AUTH_TOKEN", os.urandom(32).hex())
 
 
 def keep(num_cpus: int, folder: str) -> None:
