@@ -32,7 +32,7 @@ from rpeg.runtime.checkpoint import ADAPTER, MODEL, MOMENTS
 from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
+from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored, valued
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.split_learner import SplitLearner
@@ -78,12 +78,12 @@ class Policy:
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
-        passing = partial(self._passes.passing, self.model)
-        self._parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._scores)
+        passing = partial(self._passes.passing, self.model, self._head)
+        self.parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._scores)
         if self._outline is None:
             self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)
         else:
-            self.learner = SplitLearner(self._parallel, recipe, lr, origin.version, moments, writes=ranks.is_first)
+            self.learner = SplitLearner(self.parallel, recipe, lr, origin.version, moments, self._head, scale, ranks)
         self._objective = ValueObjective(critic.value_clip if critic is not None else None)
         self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
 
@@ -101,27 +101,24 @@ class Policy:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
-        if self._head is None:
-            return self._passes.logprob_column(rows, self._parallel)
+        if self._head is None or self._outline is not None:
+            return self._passes.logprob_column(rows, self.parallel)
         return self._passes.logprob_column(rows, WholeModel(self.model, self._passes.scores, self._ranks.rows))
 
     def value(self, rows: Rows) -> Ragged:
         """Return the value of the state before every trained token."""
         head = self._head
         assert head is not None, "the graph values with the policy's trunk, the recipe does not"
+        if self._outline is not None:  # makes logits as well: a split trunk is passed through in one way
+            return self.score_and_value(rows)[1]
         return self._passes.columns(
             rows, 1, lambda batches: [[self._passes.values(self.model, each, head)] for each in batches]
         )[0]
 
     def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Return both from one pass."""
-
-        def both(scores: Scores) -> list[Tensor]:
-            assert scores.values_BT is not None, "the graph values with the policy's trunk, the recipe does not"
-            return [scores.logps_BT, scores.values_BT]
-
         logps, values = self._passes.columns(
-            rows, 2, lambda batches: [both(scores) for scores in self._parallel.score(batches)]
+            rows, 2, lambda batches: [[each.logps_BT, valued(each)] for each in self.parallel.score(batches)]
         )
         return logps, values
 
@@ -134,7 +131,7 @@ class Policy:
         teaching = self._teaching(rows, picks, settings)
         self._counts += counts(rows, picks)
         batches = self._passes.micro_batches(rows, teaching)
-        self._parallel.backward(
+        self.parallel.backward(
             [batch.padded for batch in batches],
             lambda number, scores: self._loss(task.step, batches[number], scores, settings),
         )
@@ -221,7 +218,7 @@ class Policy:
     def _pushed(self, task: Task, head: ValueHead | None) -> Outcome:
         if self._outline is None and not self._ranks.is_first:
             return Outcome(version=task.step + 1)
-        weights = self._parallel.weights() if self.adapter is None else self.adapter.merged_weights()
+        weights = self.parallel.weights() if self.adapter is None else self.adapter.merged_weights()
         whole = {**weights, **copied(nn.Module(), head)}
         return Outcome(weights=whole if self._ranks.is_first else None, version=task.step + 1)
 
@@ -247,9 +244,11 @@ class Policy:
 
     def _save_split(self, outline: Outline, folder: Path) -> None:
         """Put the weights and moments of all ranks together and write them as those of a whole model."""
-        weights = self._parallel.weights()
+        weights = self.parallel.weights()
         if self._ranks.is_first:
             save_model(outline.filled(weights), self._tokenizer, folder / MODEL)
+            if self._head is not None:
+                save_value_head(self._head, folder / MODEL)
         self.learner.save(folder / MOMENTS)
 
     def _settings(self) -> LossSettings:

@@ -1,8 +1,4 @@
-"""What ranks hold of a split model, put together, and taken apart again.
-
-Weights, moments and whatever else an optimizer keeps per weight are split alike, so they take the same way: they stand
-in the place of the weights for as long as it takes to gather them.
-"""
+"""A model that is split over ranks, put together again to be saved."""
 
 from __future__ import annotations
 
@@ -15,39 +11,8 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from rpeg.numerics.model import quiet
-from rpeg.numerics.parallel.parallel_model import ParallelModel
 
-__all__ = ["Outline", "gathered", "shared_out"]
-
-
-@torch.no_grad()
-def gathered(model: ParallelModel, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return what belongs to the weights of the whole model, on every rank, from what this rank has for its own.
-
-    Args:
-        model: Its weights are as before afterwards.
-        held: Like `ParallelModel.parameters`, by the same names.
-    """
-    parameters = model.parameters()
-    before = {name: each.detach().clone() for name, each in parameters.items()}
-    for name, each in parameters.items():
-        each.copy_(held[name])
-    found = {name: each.clone() for name, each in model.weights().items()}
-    for name, each in parameters.items():
-        each.copy_(before[name])
-    return found
-
-
-@torch.no_grad()
-def shared_out(model: ParallelModel, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what this rank has for its own weights of what belongs to those of the whole model."""
-    parameters = model.parameters()
-    before = {name: each.detach().clone() for name, each in parameters.items()}
-    model.load(whole)
-    found = {name: each.detach().clone() for name, each in parameters.items()}
-    for name, each in parameters.items():
-        each.copy_(before[name])
-    return found
+__all__ = ["Outline"]
 
 
 @dataclass(frozen=True)
