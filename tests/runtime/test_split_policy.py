@@ -23,7 +23,7 @@ from rpeg.recipe.graph import build_graph
 from rpeg.runtime.checkpoint import MODEL, MOMENTS
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.policy import Policy
-from rpeg.runtime.reference import AverageReference
+from rpeg.runtime.reference import AdapterOff, AverageReference
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.shares import deal
 from rpeg.runtime.task import Task
@@ -64,10 +64,11 @@ def _steps(
     whole = task(base.joined(Rows({"return": base.columns["logp"], "old_value": base.columns["logp"]})))
     share = deal(whole, Balance.ROWS, ranks.rows.count).tasks(whole)[ranks.rows.number]
     average = AverageReference(recipe, origin, policy.parallel, ranks, layout) if sections == AVERAGED else None
+    off = AdapterOff(recipe, policy.scorer, policy.adapter, ranks) if policy.adapter is not None else None
     seen: dict[str, float] = {}
     for step in steps:
-        if average is not None:
-            scored = share.samples.joined(Rows({"ref_logp": average.score(share.samples)}))
+        if (reference := average or off) is not None:
+            scored = share.samples.joined(Rows({"ref_logp": reference.score(share.samples)}))
             share = replace(share, samples=scored)
         seen |= {f"{k}.{step}": v for k, v in policy.train(share).metrics.items()}
         update = Task("update", StageKind.UPDATE, step, 0, Rows({}), Rows({}), {"actor.master": step})
@@ -93,6 +94,12 @@ AVERAGED: Sections = {
 }
 
 
+ADAPTED: Sections = {
+    "model": {"adapter": {"rank": 2}},
+    "algorithm": {"updates_per_step": 1, "reference": "adapter_off", "kl_coefficient": 0.1},
+}
+
+
 CASES = [
     pytest.param((("dp", 2),), ModelLayout(zero=3), {}, id="fsdp"),
     pytest.param((("dp", 2),), ModelLayout(zero=1), {}, id="zero 1"),
@@ -104,6 +111,8 @@ CASES = [
     pytest.param((("dp", 2),), ModelLayout(zero=3), AVERAGED, id="average, fsdp"),
     pytest.param((("tp", 2),), ModelLayout(VOCABULARY), AVERAGED, id="average, tp"),
     pytest.param((("pp", 2),), ModelLayout(PP, schedule="1f1b"), AVERAGED, id="average, pp"),
+    pytest.param((("dp", 2),), ModelLayout(zero=3), ADAPTED, id="adapter, fsdp"),
+    pytest.param((("dp", 2),), ModelLayout(zero=1), ADAPTED, id="adapter, zero 1"),
 ]
 FOUR = [
     pytest.param((("dp", 2), ("tp", 2)), ModelLayout(TP, zero=3), {}, id="fsdp x tp"),
@@ -133,6 +142,7 @@ def _compare(world: World, axes: Axes, layout: ModelLayout, sections: Sections, 
         torch.testing.assert_close(each, alone[1][name], atol=1e-5, rtol=0)
     further = ["model/value_head.safetensors"] if "critic" in sections else []
     further += ["average.safetensors"] if sections == AVERAGED else []
+    further += ["adapter/adapter_model.safetensors"] if sections == ADAPTED else []
     for name in ("model/model.safetensors", "moments.safetensors", *further):
         mine, theirs = load_file(tmp_path / "split" / name), load_file(tmp_path / "alone" / name)
         assert mine.keys() == theirs.keys()

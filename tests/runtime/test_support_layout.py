@@ -58,6 +58,15 @@ def test_these_lie_on_ranks_in_parts(sections: dict[str, Any]) -> None:
     assert faults(sections, "tp", TP) == {}
 
 
+def test_an_adapter_lies_in_parts_over_dp_alone() -> None:
+    sections = {"model": {**TINY["model"], "adapter": {"rank": 2}}}
+    assert faults(sections, "dp", ZERO) == {}
+    assert faults(sections, "tp", TP)["train"] == (
+        "train: is split over ranks of all, and a model with an adapter lies in parts over dp alone yet, not over tp; "
+        "split it by zero 3"
+    )
+
+
 def test_a_head_with_layers_of_its_own_is_refused_by_name() -> None:
     found = faults(shared("lower"), "dp", ZERO)
     assert found["train"] == (
@@ -66,9 +75,7 @@ def test_a_head_with_layers_of_its_own_is_refused_by_name() -> None:
     )
 
 
-def test_adapters_and_reward_models_are_refused_by_name() -> None:
-    adapter = {"model": {**TINY["model"], "adapter": {"rank": 2}}}
-    assert "a model with an adapter is whole on every rank yet" in faults(adapter, "dp", ZERO)["train"]
+def test_a_reward_model_is_refused_by_name() -> None:
     judged = {"reward": {**TINY["reward"], "model": "judge"}}
     assert "a model with the head score is whole on every rank yet" in faults(judged, "dp", ZERO)["reward"]
 

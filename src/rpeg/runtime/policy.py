@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout, is_split, parallel_model
 from rpeg.numerics.parallel.gathered import Outline
-from rpeg.numerics.parallel.parallel_model import Padded
+from rpeg.numerics.parallel.parallel_model import Padded, ParallelModel
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.parallel.whole import WholeModel
 from rpeg.numerics.precision import dtype
@@ -101,9 +102,14 @@ class Policy:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
+        return self._passes.logprob_column(rows, self.scorer)
+
+    @property
+    def scorer(self) -> ParallelModel:
+        """The model as it scores: a whole one makes no values then."""
         if self._head is None or self._outline is not None:
-            return self._passes.logprob_column(rows, self.parallel)
-        return self._passes.logprob_column(rows, WholeModel(self.model, self._passes.scores, self._ranks.rows))
+            return self.parallel
+        return WholeModel(self.model, self._passes.scores, self._ranks.rows)
 
     def value(self, rows: Rows) -> Ragged:
         """Return the value of the state before every trained token."""
@@ -218,7 +224,10 @@ class Policy:
     def _pushed(self, task: Task, head: ValueHead | None) -> Outcome:
         if self._outline is None and not self._ranks.is_first:
             return Outcome(version=task.step + 1)
-        weights = self.parallel.weights() if self.adapter is None else self.adapter.merged_weights()
+        if (adapter := self._whole_adapter()) is not None:
+            weights = adapter.merged_weights() if self._ranks.is_first else {}
+        else:
+            weights = self.parallel.weights()
         whole = {**weights, **copied(nn.Module(), head)}
         return Outcome(weights=whole if self._ranks.is_first else None, version=task.step + 1)
 
@@ -229,27 +238,35 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``, and the adapter beside ``model/``, which has it added."""
-        if self._outline is not None:
-            self._save_split(self._outline, folder)
+        if self._outline is None and not self._ranks.is_first:
             return
-        if not self._ranks.is_first:
-            return
-        whole = self.model if self.adapter is None else self.adapter.merged()
-        save_model(whole, self._tokenizer, folder / MODEL)
-        if self.adapter is not None:
-            self.adapter.save(folder / ADAPTER)
-        if self._head is not None:
-            save_value_head(self._head, folder / MODEL)
+        adapter = self._whole_adapter()
+        weights = self.parallel.weights() if self._outline is not None and adapter is None else {}
+        if self._ranks.is_first:
+            self._save_whole(folder, weights, adapter)
         self.learner.save(folder / MOMENTS)
 
-    def _save_split(self, outline: Outline, folder: Path) -> None:
-        """Put the weights and moments of all ranks together and write them as those of a whole model."""
-        weights = self.parallel.weights()
-        if self._ranks.is_first:
-            save_model(outline.filled(weights), self._tokenizer, folder / MODEL)
-            if self._head is not None:
-                save_value_head(self._head, folder / MODEL)
-        self.learner.save(folder / MOMENTS)
+    def _save_whole(self, folder: Path, weights: Mapping[str, Tensor], adapter: Adapter | None) -> None:
+        """Write the whole model: that with an adapter, of a split one ``weights``, or the one there is."""
+        if adapter is not None:
+            whole = adapter.merged()
+        else:
+            whole = self.model if self._outline is None else self._outline.filled(weights)
+        save_model(whole, self._tokenizer, folder / MODEL)
+        if adapter is not None:
+            adapter.save(folder / ADAPTER)
+        if self._head is not None:
+            save_value_head(self._head, folder / MODEL)
+
+    def _whole_adapter(self) -> Adapter | None:
+        """Return the adapter on all of its model; where that is split it is put together, by all ranks."""
+        settings = self._recipe.model.adapter
+        if self._outline is None or settings is None:
+            return self.adapter
+        weights, model = self.parallel.weights(), self._outline.empty()
+        adapter = add_adapter(model, settings.rank, settings.alpha, settings.target, self._recipe.run.seed)
+        self._outline.fill(model, weights)
+        return adapter
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm

@@ -8,14 +8,12 @@ from typing import Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
 
 from rpeg.numerics.adapter import Adapter
 from rpeg.numerics.ema import moved_average
 from rpeg.numerics.model import load_model
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout, parallel_model
 from rpeg.numerics.parallel.parallel_model import ParallelModel
-from rpeg.numerics.parallel.whole import WholeModel
 from rpeg.numerics.precision import dtype
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.holders import Held, Holder
@@ -67,10 +65,9 @@ class FrozenReference:
 class AdapterOff:
     """The policy with its adapter switched off: no second model."""
 
-    def __init__(self, recipe: Recipe, policy: PreTrainedModel, adapter: Adapter, ranks: Ranks = ALONE) -> None:
+    def __init__(self, recipe: Recipe, policy: ParallelModel, adapter: Adapter, ranks: Ranks = ALONE) -> None:
         """Share the model of the policy."""
-        self._passes, self._adapter = Passes(recipe, ranks), adapter
-        self._policy = WholeModel(policy, self._passes.scores, ranks.rows)
+        self._passes, self._policy, self._adapter = Passes(recipe, ranks), policy, adapter
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""

@@ -120,7 +120,7 @@ class Roles:
             return self.average
         if self._recipe.algorithm.reference == "adapter_off":
             assert self.policy.adapter is not None, "a rule refuses it without an adapter"
-            return AdapterOff(self._recipe, self.policy.model, self.policy.adapter, self._ranks)
+            return AdapterOff(self._recipe, self.policy.scorer, self.policy.adapter, self._ranks)
         passes = [each for each in self._graph.stages if each.kind is StageKind.FORWARD and each.heads == ("logprob",)]
         frozen = [each for each in passes if not self._reads_trained(each)]
         layout, most_rows = self._laid_out(frozen)

@@ -121,7 +121,7 @@ def _split(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: 
     layout = ModelLayout(binding.layout.shard, binding.layout.zero, binding.pipeline)
     if not is_split(layout, mesh.sizes):
         return
-    others = list(_whole(recipe, stage))
+    others = list(_whole(recipe, stage, mesh))
     for what, remedy in others:
         yield Fault(stage.name, f"is split over ranks of {mesh.name}, and {what}", remedy)
     if not others:
@@ -143,12 +143,16 @@ def _averaged(graph: Graph, plan: Plan, stage: Stage, binding: Binding) -> Itera
             yield Fault(stage.name, text, f"give it the layout of {train.stage}")
 
 
-def _whole(recipe: Recipe, stage: Stage) -> Iterator[tuple[str, str]]:
+def _whole(recipe: Recipe, stage: Stage, mesh: Mesh) -> Iterator[tuple[str, str]]:
     """Yield why the model of a stage must be whole on every rank, and what to do."""
     remedy = "split over dp alone, with zero 0"
     if heads := [head for head in stage.heads if head not in _HEADS]:
         yield f"a model with the head {', '.join(heads)} is whole on every rank yet", remedy
     if "value" in stage.heads and recipe.critic is not None and recipe.critic.sharing == "lower":
         yield "a value head with layers of its own is whole on every rank yet", f"{remedy}, or share the full trunk"
-    if recipe.model.adapter is not None:
-        yield "a model with an adapter is whole on every rank yet", remedy
+    axes = [axis for axis, size in mesh.axes if size > 1 and axis != "dp"]
+    if recipe.model.adapter is not None and axes:
+        yield (
+            f"a model with an adapter lies in parts over dp alone yet, not over {', '.join(axes)}",
+            "split it by zero 3",
+        )

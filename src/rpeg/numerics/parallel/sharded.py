@@ -61,6 +61,11 @@ class Passing:
     has_logits: bool = True
     """Whether there are log-probabilities, which a critic does not make."""
 
+    def __post_init__(self) -> None:
+        """Refuse what passes through a split model cannot make."""
+        assert self.value_head is None or self.value_head.trunk != "lower", "a head with layers of its own is not split"
+        assert self.has_logits or self.value_head is not None, "neither log-probabilities nor values are wanted"
+
 
 class ShardedModel:
     """A `ParallelModel` on the axes dp, ep and tp of a mesh."""
@@ -128,8 +133,7 @@ class ShardedModel:
     def _scores_of_padded(self, tokens_BT: Tensor, mask_BT: Tensor) -> Scores:
         passing, group = self._passing, axis_group(self._mesh, "tp")
         head, padded = passing.value_head, (tokens_BT, mask_BT)
-        if not passing.has_logits:
-            assert head is not None, "neither log-probabilities nor values are wanted"
+        if head is not None and not passing.has_logits:
             return Scores.of_values(response_values(self.model, head, *padded))
         if self._vocabulary is None or group is None:
             return response_scores(self.model, *padded, passing.temperature, head, passing.is_chunked)
