@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,13 +17,16 @@ from hypothesis import strategies as st
 from tests.numerics.test_sampler import ragged, samples, tiny
 from tests.runtime.test_flow import recorded
 
+from rpeg.algorithms.grpo import grpo
 from rpeg.errors import InvalidInput
 from rpeg.graph.contract import Enforce
+from rpeg.graph.graph import Graph
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.observe.run_folder import RunFolder
 from rpeg.runtime.carry import Carried, Carry, Window
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.support import unsupported
 
 Run = Callable[..., RunFolder]
 PARAMS = SamplingParams(temperature=1.0, max_new_tokens=24, end_ids=(1, 7))
@@ -244,7 +248,7 @@ def test_a_run_keeps_what_its_contract_says(
 
 @pytest.mark.parametrize("enforce", ["wait", "drop"])
 def test_a_resumed_run_equals_one_whose_steps_took_other_times(run_tiny: Run, enforce: str) -> None:
-    sections, draw = settings_of(1, 30, 1, enforce=enforce), random.Random(1)
+    sections, draw = settings_of(1, 12, 1, enforce=enforce), random.Random(1)
     whole = run_tiny("whole", **sections, run={"steps": 6})
     run_tiny("half", **sections, run={"steps": 3}, at_step=lambda _: time.sleep(draw.choice((0.0, 0.05))))
     half = run_tiny("half", resume=True, **sections, run={"steps": 6})
@@ -256,6 +260,19 @@ def test_a_resumed_run_equals_one_whose_steps_took_other_times(run_tiny: Run, en
     assert (sum(dropped[:3]) > 0) == (enforce == "drop"), "the prompt next in line has to be in the checkpoint"
     weights = [(each.checkpoint(6) / "model" / "model.safetensors").read_bytes() for each in (whole, half)]
     assert weights[0] == weights[1]
+
+
+def test_a_contract_that_nothing_keeps_is_refused() -> None:
+    def with_enforce(graph: Graph, enforce: Enforce) -> Graph:
+        return replace(graph, contract=replace(graph.contract, enforce=enforce))
+
+    (fault,) = unsupported(with_enforce(grpo(4, 2), Enforce.DROP))
+    assert str(fault).startswith("contract.enforce: is drop, and no samples are carried over: each step trains on all")
+    (fault,) = unsupported(with_enforce(grpo(4, 2, max_carry=1), Enforce.ADMIT))
+    assert str(fault).startswith(
+        "contract.enforce: is admit, which says nothing of samples that are carried over; wait"
+    )
+    assert list(unsupported(grpo(4, 2, max_carry=1, enforce=Enforce.COUNT))) == []
 
 
 def test_carrying_over_with_several_firings_is_refused(run_tiny: Run) -> None:

@@ -1,7 +1,8 @@
 """The printed form of a graph: one line per stage, diffable; used in errors, docs and golden tests.
 
-The first line has the staleness that the graph comes to and, in parentheses, what the contract promises: the bound, of the
-mean or of every sample, and where samples are carried over how it is kept and how many are carried at most.
+The first line has the staleness that the graph comes to and, in parentheses, what the contract promises: the bound, of
+every sample or of their mean, and where samples are carried over how it is kept and how many are carried at most.
+
 ``rollouts[tokens mask]`` names columns, ``@-2`` how many steps back is read, ``+`` that a newer version will do and
 ``/token`` how often it is looked for; ``!`` is an update, with its merge if it has one. How a stage works on its reads
 stands in parentheses, and the stages inside a loop stand below it, with the trips.

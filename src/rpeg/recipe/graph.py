@@ -73,8 +73,9 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
         own["in_flight"] = KvPolicy(f"kv_{algorithm.in_flight}")
     if (partial := algorithm.partial_rollouts) is not None:
         own |= {"max_carry": partial.max_carry, "budget_tokens": partial.budget_tokens}
-        most = partial.most_carried(algorithm.prompts) * algorithm.group_size
-        own |= {"enforce": Enforce(partial.enforce), "most_carried": most}
+        own["enforce"] = Enforce(partial.enforce)
+        if partial.stale_share is not None:
+            own["most_carried"] = partial.most_carried(algorithm.prompts) * algorithm.group_size
     match _name(recipe):
         case "grpo":
             own["normalise"] = Normalise(algorithm.normalise)

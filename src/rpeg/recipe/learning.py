@@ -57,9 +57,10 @@ class PartialRolloutsSection(Section):
     before it; a part of a group does not count; null: as many as max_carry steps have."""
 
     def most_carried(self, prompts: int) -> int:
-        """Return the groups that may go on in the next step, 0 where ``stale_share`` says nothing or too little."""
-        share = 0.0 if self.stale_share is None else self.stale_share
-        return int(Fraction(str(share)) * prompts)  # as it is written: 0.29 of 100 are 29
+        """Return the groups that may go on in the next step, where a step has so many ``prompts``."""
+        if self.stale_share is None:
+            return self.max_carry * prompts
+        return int(Fraction(str(self.stale_share)) * prompts)  # as it is written: 0.29 of 100 are 29
 
 
 class AlgorithmSection(Section):

@@ -200,7 +200,7 @@ def _samples_can_go_on(recipe: Recipe, _: Path) -> Iterator[Fault]:
 @ALGORITHM_RULES.over("algorithm.prompts", "algorithm.partial_rollouts")
 def _some_answers_may_go_on(recipe: Recipe, _: Path) -> Iterator[Fault]:
     prompts, partial = recipe.algorithm.prompts, recipe.algorithm.partial_rollouts
-    if partial is None or partial.stale_share is None or partial.most_carried(prompts):
+    if partial is None or partial.most_carried(prompts):
         return
     what = f"{partial.stale_share} of {prompts} prompts is no whole group: nothing could go on in the next step"
     remedy = f"set it to {ceil(1000 / prompts) / 1000} or more, or remove partial_rollouts"
