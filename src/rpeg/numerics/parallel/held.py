@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
-__all__ = ["Held", "Hold", "reshard", "rest_of"]
+__all__ = ["Hold", "ModelPart", "reshard", "rest_of"]
 
 
-class Held(Protocol):
+class ModelPart(Protocol):
     """The half of a `rpeg.numerics.parallel.parallel_model.ParallelModel` that is about weights."""
 
     model: PreTrainedModel
@@ -43,7 +43,7 @@ class Held(Protocol):
         ...
 
 
-Hold = Callable[[PreTrainedModel, DeviceMesh], Held]
+Hold = Callable[[PreTrainedModel, DeviceMesh], ModelPart]
 """Takes over a model, or one part of it, on a mesh of the axes that are left."""
 
 
