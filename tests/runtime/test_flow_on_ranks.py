@@ -19,6 +19,7 @@ from tests.runtime.test_models import other_model
 from tests.runtime.test_ranks_of_runs import run_on, widened
 from tests.runtime.test_recorded_values import prompts
 from tests.runtime.test_run import tensors, untimed
+from tests.runtime.test_split_sampling import SPLIT
 
 from rpeg.errors import PlanError
 from rpeg.graph.graph import Graph
@@ -27,7 +28,7 @@ from rpeg.numerics.model import load_model
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.observe.run_folder import RunFolder
 from rpeg.plan.bind import bind_local
-from rpeg.plan.plan import Balance, Plan
+from rpeg.plan.plan import Balance, Binding, Layout, Plan
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.learner import copied
 from rpeg.runtime.origin import Origin
@@ -83,7 +84,8 @@ def _in_flight(axes: tuple[tuple[str, int], ...], folder: Path) -> tuple[dict[in
         return deal(whole, Balance.ROWS, ranks.rows.count).tasks(whole)[ranks.rows.number]
 
     found, said = dict[int, list[list[int]]](), list[str]()
-    with closing(Roles(recipe, build_graph(recipe), Origin(folder, folder, None, 0), ranks)) as roles:
+    bindings = [Binding("gen", "all", Layout("all", SPLIT if ranks.sizes.get("tp") else ()))]
+    with closing(Roles(recipe, build_graph(recipe), Origin(folder, folder, None, 0), ranks, bindings)) as roles:
         calls = [task(0)]
         while calls:
             call = calls.pop(0)
@@ -110,6 +112,12 @@ def test_ranks_agree_on_how_far_a_call_is_and_write_what_one_writes(two_ranks: W
     assert (sorted(first), sorted(second)) == ([0, 1, 3, 4], [2, 5])
     assert {**first, **second} == alone
     assert len(alone) == 2 * PROMPTS
+
+
+def test_the_ranks_of_a_replica_go_on_together(two_ranks: World, tmp_path: Path) -> None:
+    folder = other_model(tmp_path / "model", layers=2)
+    alone, said = _in_flight((), folder)
+    assert two_ranks.run(_in_flight, (("tp", 2),), folder) == [(alone, said)] * 2
 
 
 def _replicas_beside_a_trainer(graph: Graph) -> Plan:
