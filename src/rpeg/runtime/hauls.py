@@ -60,7 +60,7 @@ class Hauls:
             return None
         assert shipment.home is not None, f"{shipment.name} has no home"
         to = Rest.HBM if shipment.cause is Cause.LOAD else shipment.home
-        return groups.call(shipment.src.mesh, "move", shipment.data, to)
+        return groups.move(shipment.src.mesh, shipment.data, to)
 
     def let_go_after(self, event: Event) -> tuple[str, ...]:
         """Return the data that has been used for the last time for now, and not changed, when an event is over."""
@@ -69,7 +69,7 @@ class Hauls:
     def let_go(self, groups: Groups, event: Event) -> Future[Any] | None:
         """Call for what the task of an event would say, if its stage rests; None where there is nothing to be done."""
         names = self.let_go_after(event)
-        return groups.call(self._plan.mesh_of(event.stage), "let_go", names) if names else None
+        return groups.let_go(self._plan.mesh_of(event.stage), names) if names else None
 
     @contextmanager
     def at_hand(self, groups: Groups, stage: str) -> Iterator[None]:
@@ -77,10 +77,10 @@ class Hauls:
         mesh, used = self._plan.mesh_of(stage), {access.data for access in self._graph.reads(stage)}
         names = tuple(stay.data for stay in self.stays(mesh) if stay.data in used)
         for name in names:
-            groups.call(mesh, "move", name, Rest.HBM).result()
+            groups.move(mesh, name, Rest.HBM).result()
         yield
         if names:
-            groups.call(mesh, "let_go", names).result()
+            groups.let_go(mesh, names).result()
 
 
 def residency_faults(graph: Graph, plan: Plan) -> Iterator[Fault]:

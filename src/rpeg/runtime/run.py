@@ -211,7 +211,7 @@ class _Run:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
                 with self._hauls.at_hand(groups, stage.name):
-                    outcome, _, _ = groups.run(task).result()
+                    outcome = groups.run(task).result().outcome
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)
