@@ -227,7 +227,9 @@ class Policy:
 
     def held(self, holder: Holder) -> Held:
         """Return the weights with the head's, the moments, or both."""
-        weights = (*self.model.parameters(), *self.learner.parameters)
+        # Of a split model a rank trains all that it holds, and a module may show what was gathered for a pass.
+        whole = self.model.parameters() if self._outline is None else ()
+        weights = (*whole, *self.learner.parameters)
         return Held(holder.parts(weights, self.learner.moments))
 
     def save(self, folder: Path) -> None:

@@ -52,16 +52,16 @@ class FrozenReference:
         """Load the weights, of which each of ``ranks`` keeps what ``layout`` gives it."""
         self._passes = Passes(recipe, ranks, most_rows)
         model = load_model(folder, dtype(recipe.model.dtype), self._passes.device)
-        self._weights = tuple(model.parameters())
         passing = partial(self._passes.passing, model)
         self._model = parallel_model(model, layout, ranks.mesh, passing, self._passes.scores)
+        self._weights = tuple(self._model.parameters().values())
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token."""
         return self._passes.logprob_column(rows, self._model)
 
     def held(self, holder: Holder) -> Held:
-        """Return the weights."""
+        """Return the weights, or this rank's part of them."""
         return Held(self._weights)
 
 

@@ -200,7 +200,7 @@ class _Run:
         def spec(mesh: str, place: Place | None) -> WorkerSpec:
             bindings = tuple(binding for binding in self._plan.bindings if binding.mesh == mesh)
             stages = tuple(binding.stage for binding in bindings)
-            stays, away = self._hauls.stays(mesh), self.folder.away / mesh
+            stays, away = self._hauls.stays(mesh), self.folder.away / mesh / str(place.rank if place else 0)
             return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, bindings, place, stays, away)
 
         groups.spawn(spec, self._recipe.run.wait_limit_s)
