@@ -164,6 +164,7 @@ def test_ranks_on_two_nodes_compute_the_same_and_leave_nothing(reference: Path, 
     assert_equal(tmp_path, reference)
 
 
+@pytest.mark.slow
 def test_data_that_every_rank_has_away_at_times_changes_nothing(reference: Path, tmp_path: Path) -> None:
     process = begin(words(tmp_path, "processes", STEPS + 1, AWAY), {})
     _, errors = process.communicate(timeout=300)
