@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from transformers import PreTrainedModel
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 from rpeg.errors import Fault, RecipeError
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
+from rpeg.numerics.model import model_outline
 from rpeg.numerics.parallel.build import ModelLayout, is_split, layout_faults
 from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
@@ -21,12 +23,15 @@ from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import is_refreshed
 from rpeg.runtime.homes.ranks import own_rank
+from rpeg.runtime.samplers import SAMPLING
 from rpeg.runtime.world import slots
 
 __all__ = ["Outline", "binding_faults"]
 
 Outline = Callable[[], PreTrainedModel]
 """Makes a model of which only names and sizes are looked at."""
+_HEADS = ("logprob", "entropy", "value", "value_detached")
+"""What a model that is split over ranks is asked for."""
 _ON_RANKS = frozenset(
     {
         StageKind.GENERATE,
@@ -39,6 +44,8 @@ _ON_RANKS = frozenset(
     }
 )
 """Kinds of stages that several ranks do together, where they have a model."""
+_OF_REPLICA = "tp"
+"""The axis over which the ranks of a sampler's replica share its model."""
 
 
 def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -> Iterator[Fault]:
@@ -56,9 +63,12 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
             yield from _on_ranks(recipe, stage, several[binding.mesh])
             yield from _kept_under_way(graph, stage, several[binding.mesh])
             if stage.kind is StageKind.GENERATE:
-                yield from _sampled(stage, binding, several[binding.mesh])
+                yield from _sampled(recipe, stage, binding, several[binding.mesh], outline)
             elif stage.kind in (StageKind.TRAIN, StageKind.FORWARD):
                 yield from _split(recipe, stage, binding, several[binding.mesh], outline)
+                if recipe.algorithm.reference == "ema":
+                    yield from _averaged(graph, plan, stage, binding)
+    yield from _samplers(graph, plan, several)
 
 
 def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
@@ -108,14 +118,35 @@ def _kept_under_way(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
         yield Fault(stage.name, text, "that runs on a mesh of 1 rank yet")
 
 
-def _sampled(stage: Stage, binding: Binding, mesh: Mesh) -> Iterator[Fault]:
-    """Yield how a sampler's weights are to be split: it keeps all of them on every rank."""
-    axes = [f"{axis} {size}" for axis, size in mesh.axes if size > 1 and axis not in ROW_AXES]
-    axes += [f"{axis} {mesh.sizes[axis]}" for _, axis in binding.layout.shard if mesh.sizes.get(axis, 1) > 1]
+def _sampled(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:
+    """Yield what keeps a sampler from lying on the ranks as the plan says: those of a replica go on token by token."""
+    split = {axis for _, axis in binding.layout.shard if mesh.sizes.get(axis, 1) > 1}
+    others = {axis for axis, size in mesh.axes if size > 1 and axis not in ROW_AXES} | split
+    axes = [f"{axis} {mesh.sizes[axis]}" for axis in sorted(others - {_OF_REPLICA})]
     axes += ["dp (zero 3)"] if binding.layout.zero == SHARDS_WEIGHTS and mesh.sizes.get("dp", 1) > 1 else []
+    text = f"samples from weights split over {', '.join(axes or [f'{axis} {mesh.sizes[axis]}' for axis in split])}"
+    text += f" of {mesh.name}"
     if axes:
-        text = f"samples from weights split over {', '.join(dict.fromkeys(axes))} of {mesh.name}"
-        yield Fault(stage.name, text, "samplers are whole on every rank yet: give them a mesh of dp alone, zero 0")
+        yield Fault(stage.name, text, f"samplers are split over {_OF_REPLICA} alone: a mesh of dp and tp, zero 0")
+    elif split and recipe.sampling.engine != "torch":
+        yield Fault(stage.name, f"{text} by {recipe.sampling.engine}", "set sampling.engine=torch, or a mesh of dp")
+    elif split:
+        for fault in layout_faults(outline(), ModelLayout(binding.layout.shard), mesh.sizes):
+            yield Fault(f"{stage.name} {fault.where}", fault.what, fault.remedy)
+
+
+def _samplers(graph: Graph, plan: Plan, several: Mapping[str, Mesh]) -> Iterator[Fault]:
+    """Yield meshes whose one sampler is to be split in several ways."""
+    ways: dict[str, dict[frozenset[tuple[str, str]], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for binding in plan.bindings:
+        if binding.mesh in several and graph.stage_of[binding.stage].kind in SAMPLING:
+            sizes = several[binding.mesh].sizes
+            split = frozenset(pair for pair in binding.layout.shard if sizes.get(pair[1], 1) > 1)
+            ways[binding.mesh][split].append(binding.stage)
+    for mesh, stages in ways.items():
+        if len(stages) > 1:
+            names = " and ".join(", ".join(each) for each in stages.values())
+            yield Fault(mesh, f"has one sampler, which {names} split differently", "give these stages one layout")
 
 
 def _split(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:
@@ -123,22 +154,38 @@ def _split(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: 
     layout = ModelLayout(binding.layout.shard, binding.layout.zero, binding.pipeline)
     if not is_split(layout, mesh.sizes):
         return
-    others = list(_whole(recipe, stage))
+    others = list(_whole(recipe, stage, mesh))
     for what, remedy in others:
         yield Fault(stage.name, f"is split over ranks of {mesh.name}, and {what}", remedy)
     if not others:
-        for fault in layout_faults(outline(), layout, mesh.sizes):
+        own = recipe.critic.path if recipe.critic is not None and stage.model == "critic" else None
+        model = outline() if own is None else model_outline(own)
+        for fault in layout_faults(model, layout, mesh.sizes):
             yield Fault(f"{stage.name} {fault.where}", fault.what, fault.remedy)
 
 
-def _whole(recipe: Recipe, stage: Stage) -> Iterator[tuple[str, str]]:
+def _averaged(graph: Graph, plan: Plan, stage: Stage, binding: Binding) -> Iterator[Fault]:
+    """Yield where a moving average would lie on the ranks in another way than the policy, whose parts it follows."""
+    trains = [each for each in graph.stages if each.kind is StageKind.TRAIN and each.model != "critic"]
+    trained = {each.model: each.name for each in trains}
+    if stage.model in trained or stage.heads != ("logprob",):
+        return
+    for train in (each for each in plan.bindings if each.stage in trained.values()):
+        if (train.layout.shard, train.layout.zero) != (binding.layout.shard, binding.layout.zero):
+            text = f"scores a moving average, whose ranks hold what {train.stage} has them hold, by another layout"
+            yield Fault(stage.name, text, f"give it the layout of {train.stage}")
+
+
+def _whole(recipe: Recipe, stage: Stage, mesh: Mesh) -> Iterator[tuple[str, str]]:
     """Yield why the model of a stage must be whole on every rank, and what to do."""
     remedy = "split over dp alone, with zero 0"
-    if heads := [head for head in stage.heads if head not in ("logprob", "entropy")]:
+    if heads := [head for head in stage.heads if head not in _HEADS]:
         yield f"a model with the head {', '.join(heads)} is whole on every rank yet", remedy
-    if recipe.model.weights != "float32" and stage.kind is StageKind.TRAIN:
-        yield f"masters of {recipe.model.weights} weights are whole on every rank yet", f"{remedy}, or float32 weights"
-    if recipe.model.adapter is not None:
-        yield "a model with an adapter is whole on every rank yet", remedy
-    if recipe.algorithm.reference == "ema":
-        yield "a moving average follows a model that is whole on every rank", remedy
+    if "value" in stage.heads and recipe.critic is not None and recipe.critic.sharing == "lower":
+        yield "a value head with layers of its own is whole on every rank yet", f"{remedy}, or share the full trunk"
+    axes = [axis for axis, size in mesh.axes if size > 1 and axis != "dp"]
+    if recipe.model.adapter is not None and axes:
+        yield (
+            f"a model with an adapter lies in parts over dp alone yet, not over {', '.join(axes)}",
+            "split it by zero 3",
+        )
