@@ -13,7 +13,7 @@ from tests.numerics.parallel.conftest import two_ranks as two_ranks
 from tests.numerics.parallel.ranks import Ranks as World
 from tests.runtime.conftest import tiny_recipe
 from tests.runtime.test_policy import ADVANTAGES, rows, task
-from tests.runtime.test_split_policy import CASES, Axes
+from tests.runtime.test_split_policy import PP, TP, Axes
 from tests.runtime.test_split_policy import start as start
 from torch.distributed.tensor import DTensor
 
@@ -92,7 +92,16 @@ def steps(axes: Axes, layout: ModelLayout, folder: Path, away: Path | None) -> t
     return found, moved
 
 
-@pytest.mark.parametrize(("axes", "layout"), [*CASES, pytest.param((("dp", 2),), WHOLE, id="dp")])
+@pytest.mark.parametrize(
+    ("axes", "layout"),
+    [
+        pytest.param((("dp", 2),), WHOLE, id="dp"),
+        pytest.param((("dp", 2),), ModelLayout(zero=1), id="zero 1"),
+        pytest.param((("dp", 2),), ModelLayout(zero=3), id="fsdp"),
+        pytest.param((("tp", 2),), ModelLayout(TP), id="tp"),
+        pytest.param((("pp", 2),), ModelLayout(PP), id="pp"),
+    ],
+)
 def test_each_rank_moves_its_part_and_no_bit_changes(
     two_ranks: World, start: Path, tmp_path: Path, axes: Axes, layout: ModelLayout
 ) -> None:
