@@ -201,7 +201,7 @@ class _Run:
         def spec(mesh: str, place: Place | None) -> WorkerSpec:
             bindings = tuple(binding for binding in self._plan.bindings if binding.mesh == mesh)
             stages = tuple(binding.stage for binding in bindings)
-            stays, away = self._hauls.stays(mesh), self.folder.away / mesh
+            stays, away = self._hauls.stays(mesh), self.folder.away / mesh / str(place.rank if place else 0)
             return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, bindings, place, stays, away)
 
         groups.spawn(spec, self._recipe.run.wait_limit_s)
@@ -212,7 +212,7 @@ class _Run:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
                 with self._hauls.at_hand(groups, stage.name):
-                    outcome, _, _ = groups.run(task).result()
+                    outcome = groups.run(task).result().outcome
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)

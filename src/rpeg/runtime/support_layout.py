@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
@@ -22,6 +23,7 @@ from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Mesh, Plan, Recompute
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
+from rpeg.runtime.homes.ranks import own_rank
 from rpeg.runtime.world import slots
 
 __all__ = ["Outline", "binding_faults"]
@@ -52,7 +54,7 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
     for mesh in several.values():
         if recipe.run.home == "inline":
             text = f"has {num_ranks(mesh)} ranks, and run.home inline is one process"
-            yield Fault(mesh.name, text, "set run.home=processes")
+            yield Fault(mesh.name, text, "set run.home=processes, or ray")
         yield from _devices(recipe, mesh)
     for binding in plan.bindings:
         stage = graph.stage_of[binding.stage]
@@ -71,7 +73,12 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
 
 
 def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
-    """Yield the ranks that have no device of their own; those of a CPU share its cores."""
+    """Yield the ranks that have no device of their own; those of a CPU share its cores.
+
+    Ray and launchers give every worker its device, and find out themselves where there are too few.
+    """
+    if recipe.run.home == "ray" or own_rank(os.environ) is not None:
+        return
     try:
         if device(recipe.run.device).type != "cuda":
             return
