@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tests.runtime.conftest import Recorder, tiny_recipe
 from tests.runtime.test_run import tensors, untimed
+from tests.runtime.test_same_mathematics import moved
 
 from rpeg.errors import PlanError
 from rpeg.graph.graph import Graph
@@ -91,7 +92,7 @@ def test_ranks_equal_one_apart_and_stale(tmp_path: Path, ranks: int, normalise: 
 
 def trained_in_shares(graph: Graph) -> Plan:
     """Return the plan with sampling on one rank, the first of the world, and training by ZeRO 3 on two others."""
-    plan = bind_local(graph)
+    plan = moved(*(["place{stage=kl_control,mesh=host}"] if "kl_control" in graph.stage_of else []))(graph)
     meshes = tuple(
         replace(m, where="local.slot[1:3]", axes=(("dp", 2),)) if m.name == "trn" else m for m in plan.meshes
     )
@@ -103,7 +104,7 @@ def trained_in_shares(graph: Graph) -> Plan:
     "algorithm",
     [
         pytest.param({"reference": "frozen"}, id="frozen reference"),
-        pytest.param({"name": "ppo", "reference": "ema", "kl_place": "loss"}, id="critic and average"),
+        pytest.param({"name": "ppo", "reference": "ema"}, id="critic and average", marks=pytest.mark.slow),
     ],
 )
 def test_training_in_shares_apart_from_sampling_equals_one_rank(tmp_path: Path, algorithm: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rpeg.graph.graph import Graph
@@ -65,7 +66,7 @@ def train(
     *,
     resume: bool = False,
     build: Callable[[Recipe], Graph] = build_graph,
-    bind: Callable[[Graph], Plan] = bind_local,
+    bind: Callable[[Graph], Plan] | None = None,
 ) -> RunSummary:
     """Train as the recipe says; what is saved in the run folder stays usable whatever happens.
 
@@ -77,14 +78,14 @@ def train(
         write_report: called at the end, however the run ends; returns where the report is.
         resume: go on from the newest complete checkpoint.
         build: makes the graph of the recipe.
-        bind: makes the plan of that graph.
+        bind: makes the plan of that graph; None takes the one for this machine.
 
     Raises:
         InvalidInput: before anything is started or written, when the recipe cannot work.
         RunFault: when the run cannot go on.
     """
     source = check_inputs(recipe, build)
-    graph, plan, events = planned(recipe, build, bind)
+    graph, plan, events = planned(recipe, build, bind or partial(bind_local, engine=recipe.sampling.engine))
     folder = open_folder()
     with folder.lock(), Interrupt(listener.on_message) as interrupt:
         start = find_start(recipe, folder, listener, resume=resume)
