@@ -67,7 +67,7 @@ def plan(
     allowed = tuple(name for name in allow.split(",") if name)
     graphs = (each.graph for each in structures(task.graph, staleness_max, allowed))
     pins, regions = read_wishes(wishes or [], graphs, system)
-    goal = Goal(staleness_max, allowed, pins, regions, top, is_here=task.has_devices, has_ranks=task.has_ranks)
+    goal = Goal(staleness_max, allowed, pins, regions, top, workers=task.workers)
     outcome, part = find_for(_objective(objective), task.graph, task.workload, system, goal, used)
     plans = ranked(outcome, task.workload, part, used)
     if out is not None:

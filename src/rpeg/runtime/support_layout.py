@@ -1,4 +1,8 @@
-"""Which meshes, layouts and bindings of a plan workers can carry out; the rest is refused before anything starts."""
+"""Which meshes, layouts and bindings of a plan workers can carry out; the rest is refused before anything starts.
+
+What no worker does is in the table of `rpeg.plan.workers`. Here it is asked what this machine has, and what torch can
+do with the very model.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +13,36 @@ from transformers import PreTrainedModel
 
 from rpeg.errors import Fault, RecipeError
 from rpeg.graph.graph import Graph
-from rpeg.graph.stage import Stage, StageKind
+from rpeg.graph.stage import StageKind
 from rpeg.numerics.parallel.build import ModelLayout, is_split, layout_faults
-from rpeg.numerics.parallel.peers import ROW_AXES
-from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
 from rpeg.numerics.precision import device
 from rpeg.plan.mesh import num_ranks
-from rpeg.plan.plan import Binding, Mesh, Plan, Recompute
+from rpeg.plan.plan import Binding, Mesh, Plan
+from rpeg.plan.rules_workers import apart_faults, worker_faults
+from rpeg.plan.workers import Workers
 from rpeg.recipe.schema import Recipe
-from rpeg.runtime.carry import carry_of
-from rpeg.runtime.flow import is_refreshed
 from rpeg.runtime.world import slots
 
 __all__ = ["Outline", "binding_faults"]
 
 Outline = Callable[[], PreTrainedModel]
 """Makes a model of which only names and sizes are looked at."""
-_ON_RANKS = frozenset(
-    {
-        StageKind.GENERATE,
-        StageKind.PULL,
-        StageKind.EVALUATE,
-        StageKind.FORWARD,
-        StageKind.TRAIN,
-        StageKind.UPDATE,
-        StageKind.PUSH,
-    }
-)
-"""Kinds of stages that several ranks do together, where they have a model."""
 
 
 def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -> Iterator[Fault]:
     """Yield what of the meshes and bindings would not be done as the plan says; ``outline`` makes the policy's."""
-    several = {mesh.name: mesh for mesh in plan.meshes if num_ranks(mesh) > 1}
-    for mesh in several.values():
-        if recipe.run.home == "inline":
-            text = f"has {num_ranks(mesh)} ranks, and run.home inline is one process"
-            yield Fault(mesh.name, text, "set run.home=processes")
-        yield from _devices(recipe, mesh)
+    has_ranks, has_adapter = recipe.run.home != "inline", recipe.model.adapter is not None
+    workers = Workers(has_ranks, weights=recipe.model.weights, has_adapter=has_adapter)
+    for mesh in plan.meshes:
+        if num_ranks(mesh) > 1:
+            yield from _devices(recipe, mesh)
     for binding in plan.bindings:
-        yield from _asked(binding)
-        stage = graph.stage_of[binding.stage]
-        if binding.mesh in several:
-            yield from _on_ranks(recipe, stage, several[binding.mesh])
-            yield from _kept_under_way(graph, stage, several[binding.mesh])
-            if stage.kind is StageKind.GENERATE:
-                yield from _sampled(stage, binding, several[binding.mesh])
-            elif stage.kind in (StageKind.TRAIN, StageKind.FORWARD):
-                yield from _split(recipe, stage, binding, several[binding.mesh], outline)
+        mesh = plan.mesh_named[binding.mesh]
+        faults = list(worker_faults(graph, binding, mesh, workers))
+        yield from faults
+        if not faults and graph.stage_of[binding.stage].kind in (StageKind.TRAIN, StageKind.FORWARD):
+            yield from _torn(binding, mesh, outline)
+    yield from apart_faults(graph, plan)
 
 
 def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
@@ -72,66 +58,10 @@ def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
         yield Fault(mesh.name, text, f"plan for --cluster local:{found}, or set run.device=cpu")
 
 
-def _asked(binding: Binding) -> Iterator[Fault]:
-    """Yield what a binding asks for that no worker does."""
-    if binding.engine != "torch":
-        yield Fault(binding.stage, f"asks for the engine {binding.engine}", "only torch runs yet")
-    if binding.recompute is not Recompute.NONE:
-        yield Fault(binding.stage, f"asks to recompute {binding.recompute}", "activations are kept yet: recompute none")
-    if binding.pack:
-        yield Fault(binding.stage, "asks for packed rows", "rows are padded yet: plan with pack false")
-    if binding.servers > 1:
-        yield Fault(binding.stage, f"asks for {binding.servers} servers", "the replicas of a mesh are one server yet")
-
-
-def _on_ranks(recipe: Recipe, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
-    count = num_ranks(mesh)
-    if stage.kind not in _ON_RANKS or stage.model is None:
-        text = f"is on the {count} ranks of {mesh.name}, and a {stage.kind} stage without a model runs on one"
-        yield Fault(stage.name, text, "bind it to the mesh of the host")
-    elif stage.kind is StageKind.GENERATE and recipe.algorithm.dynamic_sampling is not None:
-        text = f"looks for groups in rounds on {count} ranks, and a round is over when there are enough of all"
-        yield Fault(stage.name, text, "sample on a mesh of 1 rank")
-
-
-def _kept_under_way(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
-    """Yield what keeps samples under way from one call to the next: ranks would not be through at the same time."""
-    if stage.kind is StageKind.GENERATE and (is_refreshed(graph, stage.name) or carry_of(graph, stage.name)):
-        text = f"goes on with samples over weights or steps on the {num_ranks(mesh)} ranks of {mesh.name}"
-        yield Fault(stage.name, text, "that runs on a mesh of 1 rank yet")
-
-
-def _sampled(stage: Stage, binding: Binding, mesh: Mesh) -> Iterator[Fault]:
-    """Yield how a sampler's weights are to be split: it keeps all of them on every rank."""
-    axes = [f"{axis} {size}" for axis, size in mesh.axes if size > 1 and axis not in ROW_AXES]
-    axes += [f"{axis} {mesh.sizes[axis]}" for _, axis in binding.layout.shard if mesh.sizes.get(axis, 1) > 1]
-    axes += ["dp (zero 3)"] if binding.layout.zero == SHARDS_WEIGHTS and mesh.sizes.get("dp", 1) > 1 else []
-    if axes:
-        text = f"samples from weights split over {', '.join(dict.fromkeys(axes))} of {mesh.name}"
-        yield Fault(stage.name, text, "samplers are whole on every rank yet: give them a mesh of dp alone, zero 0")
-
-
-def _split(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:
-    """Yield what keeps a model from lying on the ranks as the plan says."""
+def _torn(binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:
+    """Yield what keeps the policy's model from lying on the ranks as the plan says."""
     layout = ModelLayout(binding.layout.shard, binding.layout.zero, binding.pipeline)
     if not is_split(layout, mesh.sizes):
         return
-    others = list(_whole(recipe, stage))
-    for what, remedy in others:
-        yield Fault(stage.name, f"is split over ranks of {mesh.name}, and {what}", remedy)
-    if not others:
-        for fault in layout_faults(outline(), layout, mesh.sizes):
-            yield Fault(f"{stage.name} {fault.where}", fault.what, fault.remedy)
-
-
-def _whole(recipe: Recipe, stage: Stage) -> Iterator[tuple[str, str]]:
-    """Yield why the model of a stage must be whole on every rank, and what to do."""
-    remedy = "split over dp alone, with zero 0"
-    if heads := [head for head in stage.heads if head not in ("logprob", "entropy")]:
-        yield f"a model with the head {', '.join(heads)} is whole on every rank yet", remedy
-    if recipe.model.weights != "float32" and stage.kind is StageKind.TRAIN:
-        yield f"masters of {recipe.model.weights} weights are whole on every rank yet", f"{remedy}, or float32 weights"
-    if recipe.model.adapter is not None:
-        yield "a model with an adapter is whole on every rank yet", remedy
-    if recipe.algorithm.reference == "ema":
-        yield "a moving average follows a model that is whole on every rank", remedy
+    for fault in layout_faults(outline(), layout, mesh.sizes):
+        yield Fault(f"{binding.stage} {fault.where}", fault.what, fault.remedy)

@@ -1,0 +1,127 @@
+"""P7: what workers cannot do is said of a plan for them, and of no other one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.plan.models import QWEN_7B
+
+from rpeg.algorithms.grpo import grpo
+from rpeg.algorithms.ppo import ppo
+from rpeg.graph.graph import Graph
+from rpeg.hardware.catalog import load_system
+from rpeg.plan.bind import bind_local
+from rpeg.plan.plan import Mesh, Plan
+from rpeg.plan.rules import validate_plan
+from rpeg.plan.rules_workers import learners, p7_workers
+from rpeg.plan.site import Site
+from rpeg.plan.workers import Workers
+
+TP = (("heads", "tp"), ("kv_heads", "tp"))
+EVERY = frozenset({"tp", "pp", "cp"})
+
+
+def _on(graph: Graph, stages: tuple[str, ...], axes: tuple[tuple[str, int], ...], **layout: Any) -> Plan:
+    """Return the plan of one slot, with some stages on a mesh of their own: two slots more."""
+    plan = bind_local(graph)
+    mesh = Mesh("several", "local.slot[2:4]", axes)
+    bindings = tuple(
+        replace(each, mesh="several", layout=replace(each.layout, mesh="several", **layout))
+        if each.stage in stages
+        else each
+        for each in plan.bindings
+    )
+    return replace(plan, meshes=(*plan.meshes, mesh), bindings=bindings)
+
+
+def _faults(graph: Graph, plan: Plan, workers: Workers | None) -> list[str]:
+    """Return what P7 says; orders, which would have to be made anew, are not looked at."""
+    weights = {model.name: QWEN_7B for model in graph.models}
+    return [str(each) for each in p7_workers(graph, plan, Site(load_system("local:4"), weights, workers=workers))]
+
+
+LEARN = ("train", "update", "push")
+
+
+def test_what_workers_do_is_not_refused_and_other_software_may_do_more() -> None:
+    graph = grpo(8, 8)
+    assert _faults(graph, bind_local(graph), Workers(axes={"actor": EVERY})) == []
+    assert _faults(graph, _on(graph, LEARN, (("tp", 2),), shard=TP), Workers(axes={"actor": EVERY})) == []
+    sampled = _on(graph, ("gen", "pull"), (("pp", 2),), shard=(("layers", "pp"),))
+    assert _faults(graph, sampled, None) == []
+    assert validate_plan(graph, bind_local(graph), Site(load_system("local:2"), workers=Workers())) == []
+
+
+@pytest.mark.parametrize(
+    ("stages", "axes", "layout", "workers", "said"),
+    [
+        (
+            LEARN,
+            (("tp", 2),),
+            {"shard": TP},
+            Workers(False),
+            "P7 several: has 2 ranks, and run.home inline is one proc",
+        ),
+        (LEARN, (("tp", 2),), {"shard": TP}, Workers(axes={}), "P7 train: is split over tp 2 of several; models like "),
+        (
+            LEARN,
+            (("dp", 2),),
+            {"zero": 2},
+            Workers(weights="bfloat16"),
+            "P7 train: is split over ranks of several, and",
+        ),
+        (
+            LEARN,
+            (("cp", 2),),
+            {},
+            Workers(has_adapter=True),
+            "P7 train: is split over ranks of several, and a model wi",
+        ),
+        (
+            ("gen", "pull"),
+            (("pp", 2),),
+            {"shard": (("layers", "pp"),)},
+            Workers(),
+            "P7 gen: samples from weights split",
+        ),
+        (("gen", "pull"), (("dp", 2),), {"zero": 3}, Workers(), "P7 gen: samples from weights split over dp (zero 3) "),
+        (
+            ("train",),
+            (("dp", 2),),
+            {},
+            Workers(),
+            "P7 actor: train, update, push are on 2 meshes: all, several; put the",
+        ),
+        (
+            ("reward",),
+            (("dp", 2),),
+            {},
+            Workers(),
+            "P7 reward: is on the 2 ranks of several, and a verify stage without",
+        ),
+    ],
+)
+def test_what_workers_do_not_is_refused_by_name(
+    stages: tuple[str, ...], axes: tuple[tuple[str, int], ...], layout: dict[str, Any], workers: Workers, said: str
+) -> None:
+    graph = grpo(8, 8)
+    assert _faults(graph, _on(graph, stages, axes, **layout), workers)[0].startswith(said)
+
+
+def test_experts_along_the_sequence_are_refused() -> None:
+    graph = grpo(8, 8)
+    plan = _on(graph, LEARN, (("cp", 2),), shard=(("experts", "cp"),))
+    assert _faults(graph, plan, Workers()) == [
+        "P7 train: splits experts over cp of several; they can be split over ep and tp"
+    ]
+
+
+def test_a_critic_is_whole_and_learns_beside_nobody() -> None:
+    graph = ppo(8)
+    plan = _on(graph, ("train_critic", "update_critic", "value"), (("dp", 2),), zero=1)
+    found = _faults(graph, plan, Workers())
+    assert [each.partition(":")[0] for each in found] == ["P7 value", "P7 train_critic"]
+    assert "is split over dp (zero 1) of several; what values rows is whole on every rank yet" in found[0]
+    assert learners(graph)["critic"] == ["value", "train_critic", "update_critic"]
