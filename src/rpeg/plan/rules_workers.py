@@ -10,9 +10,9 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import is_refreshed
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.plan.mesh import num_ranks
-from rpeg.plan.plan import Binding, Layout, Mesh, Plan, Recompute
+from rpeg.plan.plan import Binding, Layout, Mesh, Pipeline, Plan, Recompute
 from rpeg.plan.site import Site
-from rpeg.plan.workers import SPLITS, Role, Workers, role_of
+from rpeg.plan.workers import RECOMPUTING, SPLITS, Role, Workers, role_of
 
 __all__ = ["apart_faults", "learners", "p7_workers", "worker_faults"]
 
@@ -42,7 +42,7 @@ def p7_workers(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
 def worker_faults(graph: Graph, binding: Binding, mesh: Mesh, workers: Workers) -> Iterator[Fault]:
     """Yield what of a binding would not be done as it says."""
     stage = graph.stage_of[binding.stage]
-    yield from _asked(binding)
+    yield from _asked(stage, binding)
     if num_ranks(mesh) == 1:
         return
     if not workers.has_ranks:
@@ -53,16 +53,29 @@ def worker_faults(graph: Graph, binding: Binding, mesh: Mesh, workers: Workers) 
         yield from _split(graph, stage, binding.layout, mesh, workers)
 
 
-def _asked(binding: Binding) -> Iterator[Fault]:
+def _asked(stage: Stage, binding: Binding) -> Iterator[Fault]:
     """Yield what a binding asks for that no worker does."""
     if binding.engine != "torch":
         yield Fault(binding.stage, f"asks for the engine {binding.engine}", "only torch runs yet")
     if binding.recompute is not Recompute.NONE:
-        yield Fault(binding.stage, f"asks to recompute {binding.recompute}", "activations are kept yet: recompute none")
+        for what, remedy in _recomputed(stage, binding):
+            yield Fault(binding.stage, f"asks to recompute {binding.recompute}, and {what}", remedy)
     if binding.pack:
         yield Fault(binding.stage, "asks for packed rows", "rows are padded yet: plan with pack false")
     if binding.servers > 1:
         yield Fault(binding.stage, f"asks for {binding.servers} servers", "the replicas of a mesh are one server yet")
+
+
+def _recomputed(stage: Stage, binding: Binding) -> Iterator[tuple[str, str]]:
+    """Yield why activations cannot be made again as a binding says, and what to do."""
+    if binding.recompute is Recompute.SELECTIVE:
+        yield "the attention of workers keeps no scores that could be made again", "recompute none, or full"
+    if stage.kind is not StageKind.TRAIN:
+        yield f"a {stage.kind} keeps no activations", "recompute none"
+    elif role_of(stage) not in RECOMPUTING:
+        yield f"the activations of a {role_of(stage)} are kept yet", "recompute none"
+    if binding.pipeline is Pipeline.ZERO_BUBBLE:
+        yield f"{binding.pipeline} keeps what it makes gradients of weights from", "choose 1f1b, or recompute none"
 
 
 def _on_ranks(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from rpeg.graph.stage import Stage, StageKind
 
-__all__ = ["SPLITS", "Role", "Splits", "Workers", "role_of"]
+__all__ = ["RECOMPUTING", "SPLITS", "Role", "Splits", "Workers", "role_of"]
 
 _SAMPLING = (StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE)
 _LOGPROB_HEADS = frozenset({"logprob", "entropy"})
@@ -59,6 +59,10 @@ SPLITS: Mapping[Role, Splits] = {
     Role.SCORER: Splits(frozenset(), frozenset({0}), "a reward model is whole on every rank yet: zero 0, over dp"),
 }
 """By what is done with a model. Whoever teaches workers a split adds it here; a search then plans with it."""
+
+
+RECOMPUTING = frozenset({Role.POLICY, Role.TRUNK})
+"""Whose activations can be made again in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
