@@ -13,7 +13,7 @@ from rpeg.algorithms.ppo import ppo
 from rpeg.graph.graph import Graph
 from rpeg.hardware.catalog import load_system
 from rpeg.plan.bind import bind_local
-from rpeg.plan.plan import Mesh, Plan
+from rpeg.plan.plan import Mesh, Pipeline, Plan, Recompute
 from rpeg.plan.rules import validate_plan
 from rpeg.plan.rules_workers import learners, p7_workers
 from rpeg.plan.site import Site
@@ -108,6 +108,35 @@ def test_what_workers_do_not_is_refused_by_name(
 ) -> None:
     graph = grpo(8, 8)
     assert _faults(graph, _on(graph, stages, axes, **layout), workers)[0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("stage", "asked", "said"),
+    [
+        ("train", {"recompute": Recompute.FULL}, None),
+        (
+            "train",
+            {"recompute": Recompute.SELECTIVE},
+            "the attention of workers keeps no scores that could",
+        ),
+        ("gen", {"recompute": Recompute.FULL}, "a generate keeps no activations"),
+        ("train_critic", {"recompute": Recompute.FULL}, "the activations of a critic are kept yet"),
+        (
+            "train",
+            {"recompute": Recompute.FULL, "pipeline": Pipeline.ZERO_BUBBLE},
+            "zero_bubble keeps what it makes",
+        ),
+    ],
+)
+def test_activations_are_made_again_where_workers_can(stage: str, asked: dict[str, Any], said: str | None) -> None:
+    graph = ppo(8) if stage == "train_critic" else grpo(8, 8)
+    plan = bind_local(graph)
+    bindings = tuple(replace(each, **asked) if each.stage == stage else each for each in plan.bindings)
+    found = _faults(graph, replace(plan, bindings=bindings), Workers())
+    if said is None:
+        assert found == []
+    else:
+        assert found[0].startswith(f"P7 {stage}: asks to recompute {asked['recompute']}, and {said}")
 
 
 def test_experts_along_the_sequence_are_refused() -> None:
