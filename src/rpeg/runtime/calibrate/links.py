@@ -1,4 +1,4 @@
-"""Processes of this host among themselves: what gloo takes for messages and collectives, and the constants that fit it."""
+"""Processes of this host among themselves: what gloo takes for messages and collectives, and constants that fit it."""
 
 from __future__ import annotations
 
