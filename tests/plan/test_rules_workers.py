@@ -67,17 +67,10 @@ def test_what_workers_do_is_not_refused_and_other_software_may_do_more() -> None
         (LEARN, (("tp", 2),), {"shard": TP}, Workers(axes={}), "P7 train: is split over tp 2 of several; models like "),
         (
             LEARN,
-            (("dp", 2),),
-            {"zero": 2},
-            Workers(weights="bfloat16"),
-            "P7 train: is split over ranks of several, and",
-        ),
-        (
-            LEARN,
             (("cp", 2),),
             {},
             Workers(has_adapter=True),
-            "P7 train: is split over ranks of several, and a model wi",
+            "P7 train: is split over ranks of several, and a model with an adapter",
         ),
         (
             ("gen", "pull"),
@@ -120,7 +113,7 @@ def test_what_workers_do_not_is_refused_by_name(
             "the attention of workers keeps no scores that could",
         ),
         ("gen", {"recompute": Recompute.FULL}, "a generate keeps no activations"),
-        ("train_critic", {"recompute": Recompute.FULL}, "the activations of a critic are kept yet"),
+        ("train_critic", {"recompute": Recompute.FULL}, None),
         (
             "train",
             {"recompute": Recompute.FULL, "pipeline": Pipeline.ZERO_BUBBLE},
@@ -147,10 +140,30 @@ def test_experts_along_the_sequence_are_refused() -> None:
     ]
 
 
-def test_a_critic_is_whole_and_learns_beside_nobody() -> None:
+def test_replicas_of_a_sampler_are_ours_and_split_in_one_way() -> None:
+    graph, heads = grpo(8, 8), {"shard": TP}
+    assert _faults(graph, _on(graph, ("gen", "pull"), (("tp", 2),), **heads), Workers()) == []
+    found = _faults(graph, _on(graph, ("gen", "pull"), (("tp", 2),), **heads), Workers(sampling_engine="vllm"))
+    assert found[0].startswith("P7 gen: samples from weights split over ranks of several, and vllm keeps all of them")
+    plan = _on(graph, ("gen", "pull"), (("tp", 2),), **heads)
+    whole = tuple(
+        replace(each, layout=replace(each.layout, shard=())) if each.stage == "pull" else each for each in plan.bindings
+    )
+    (said,) = _faults(graph, replace(plan, bindings=whole), Workers())
+    assert said.startswith("P7 several: has one sampler, which gen and pull split differently")
+
+
+def test_what_values_rows_and_what_scores_them() -> None:
     graph = ppo(8)
-    plan = _on(graph, ("train_critic", "update_critic", "value"), (("dp", 2),), zero=1)
-    found = _faults(graph, plan, Workers())
-    assert [each.partition(":")[0] for each in found] == ["P7 value", "P7 train_critic"]
-    assert "is split over dp (zero 1) of several; what values rows is whole on every rank yet" in found[0]
     assert learners(graph)["critic"] == ["value", "train_critic", "update_critic"]
+    critic = _on(graph, ("train_critic", "update_critic", "value"), (("dp", 2),), zero=1)
+    assert _faults(graph, critic, Workers()) == []
+    scorer = _on(graph, ("reward",), (("tp", 2),), **{"shard": TP})
+    assert _faults(graph, scorer, Workers())[0].startswith(
+        "P7 reward: is split over tp 2 of several; a reward model is"
+    )
+    trunk = ppo_shared(8)
+    shared = _on(trunk, ("train", "update", "push", "assess"), (("cp", 2),))
+    assert any(
+        "a value head with layers of its own" in each for each in _faults(trunk, shared, Workers(has_value_layers=True))
+    )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.runtime.conftest import Recorder, tiny_recipe
 from tests.runtime.homes.test_processes import running, wait_until
 from tests.runtime.test_kill import lines
@@ -103,16 +104,28 @@ def _trained_in_shares(graph: Graph) -> Plan:
     return replace(plan, meshes=meshes, bindings=bindings)
 
 
-def test_training_in_shares_apart_from_sampling_equals_one_rank(tmp_path: Path) -> None:
-    """Who saves is not number 0 of the world; the frozen reference lies in shares, too."""
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param({"reference": "frozen"}, id="frozen reference"),
+        pytest.param({"name": "ppo", "reference": "ema", "kl_place": "loss"}, id="critic and average"),
+    ],
+)
+def test_training_in_shares_apart_from_sampling_equals_one_rank(tmp_path: Path, algorithm: dict[str, Any]) -> None:
+    """Who saves is not number 0 of the world; all other models lie in shares, too."""
     found: list[RunFolder] = []
-    algorithm = {"staleness": 1, "reference": "frozen", "kl_coefficient": 0.1}
+    algorithm = {**algorithm, "staleness": 1, "kl_coefficient": 0.1}
     for home, bind in (("inline", bind_local), ("processes", _trained_in_shares)):
         found.append(RunFolder(tmp_path / home))
         found[-1].path.mkdir()
         recipe = tiny_recipe(algorithm=algorithm, run={"home": home, "steps": 3})
         train(recipe, lambda: found[-1], Recorder(), bind=bind)
     assert_close(*found, 3)
+    for file in ("critic/model.safetensors", "critic_moments.safetensors", "average.safetensors"):
+        one, shares = (folder.checkpoint(3) / file for folder in found)
+        assert shares.exists() == one.exists()
+        for name, each in load_file(one).items() if one.exists() else ():
+            torch.testing.assert_close(load_file(shares)[name], each, atol=1e-5, rtol=1e-4, msg=f"{file} {name}")
 
 
 def test_a_killed_rank_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
@@ -138,10 +151,6 @@ def test_a_killed_rank_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
     assert lines(tmp_path) >= 3
 
 
-def _on_tp(plan: Plan) -> Plan:
-    return replace(plan, meshes=tuple(replace(m, axes=(("tp", 2),)) if m.name == "all" else m for m in plan.meshes))
-
-
 def _with_zero(plan: Plan) -> Plan:
     return replace(plan, bindings=tuple(replace(b, layout=replace(b.layout, zero=3)) for b in plan.bindings))
 
@@ -158,7 +167,6 @@ def _with_servers(plan: Plan) -> Plan:
     ("home", "change", "reason"),
     [
         ("inline", lambda plan: plan, "all: has 2 ranks, and run.home inline is one process; set run.home=processes"),
-        ("processes", _on_tp, "gen: samples from weights split over tp 2 of all"),
         ("processes", _with_zero, "gen: samples from weights split over dp .zero 3. of all"),
         (
             "processes",

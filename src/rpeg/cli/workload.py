@@ -138,7 +138,13 @@ def _workers(recipe: Recipe, configs: Mapping[str, Mapping[str, Any] | Path]) ->
     from rpeg.shapes.splits import split_axes
 
     axes = {name: split_axes(config) for name, config in configs.items()}
-    return Workers(recipe.run.home != "inline", axes, recipe.model.weights, recipe.model.adapter is not None)
+    return Workers(
+        recipe.run.home != "inline",
+        axes,
+        has_adapter=recipe.model.adapter is not None,
+        has_value_layers=recipe.critic is not None and recipe.critic.sharing == "lower",
+        sampling_engine=recipe.sampling.engine,
+    )
 
 
 def _configs(recipe: Recipe, graph: Graph) -> dict[str, Mapping[str, Any] | Path]:

@@ -12,18 +12,17 @@ from rpeg.graph.stage import Stage, StageKind
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Layout, Mesh, Pipeline, Plan, Recompute
 from rpeg.plan.site import Site
-from rpeg.plan.workers import RECOMPUTING, SPLITS, Role, Workers, role_of
+from rpeg.plan.workers import SAMPLING, SPLITS, Role, Workers, role_of
 
-__all__ = ["apart_faults", "learners", "p7_workers", "worker_faults"]
+__all__ = ["learners", "p7_workers", "plan_faults", "worker_faults"]
 
 _ROW_AXES = ("dp", "ep")
 """Along which ranks are given different rows."""
 _EXPERT_AXES = ("ep", "tp")
 _ROUND = "round"
 _LEARNING = (StageKind.FORWARD, StageKind.TRAIN, StageKind.UPDATE, StageKind.PUSH)
-_ON_RANKS = (*_LEARNING, StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE)
+_ON_RANKS = (*_LEARNING, *SAMPLING)
 """Kinds of stages that several ranks do together, where they have a model."""
-_DP_ALONE = "split over dp alone, with zero 0"
 
 
 def p7_workers(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
@@ -35,7 +34,7 @@ def p7_workers(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
         for binding in plan.bindings
         for fault in worker_faults(graph, binding, plan.mesh_named[binding.mesh], site.workers)
     ]
-    faults += [Fault(f"P7 {fault.where}", fault.what, fault.remedy) for fault in apart_faults(graph, plan)]
+    faults += [Fault(f"P7 {fault.where}", fault.what, fault.remedy) for fault in plan_faults(graph, plan)]
     yield from dict.fromkeys(faults)
 
 
@@ -72,8 +71,6 @@ def _recomputed(stage: Stage, binding: Binding) -> Iterator[tuple[str, str]]:
         yield "the attention of workers keeps no scores that could be made again", "recompute none, or full"
     if stage.kind is not StageKind.TRAIN:
         yield f"a {stage.kind} keeps no activations", "recompute none"
-    elif role_of(stage) not in RECOMPUTING:
-        yield f"the activations of a {role_of(stage)} are kept yet", "recompute none"
     if binding.pipeline is Pipeline.ZERO_BUBBLE:
         yield f"{binding.pipeline} keeps what it makes gradients of weights from", "choose 1f1b, or recompute none"
 
@@ -114,7 +111,7 @@ def _split(graph: Graph, stage: Stage, layout: Layout, mesh: Mesh, workers: Work
     if experts := [axis for part, axis in layout.shard if part == "experts" and axis not in _EXPERT_AXES]:
         text = f"splits experts over {', '.join(experts)} of {mesh.name}"
         yield Fault(stage.name, text, f"they can be split over {' and '.join(_EXPERT_AXES)}")
-    for what, remedy in _kept_whole(graph, stage, workers):
+    for what, remedy in _kept_whole(stage, over, workers):
         yield Fault(stage.name, f"{how} over ranks of {mesh.name}, and {what}", remedy)
 
 
@@ -124,20 +121,56 @@ def _split_axes(layout: Layout, mesh: Mesh) -> list[str]:
     return [axis for axis, size in mesh.axes if size > 1 and (axis not in _ROW_AXES or axis in parts)]
 
 
-def _kept_whole(graph: Graph, stage: Stage, workers: Workers) -> Iterator[tuple[str, str]]:
+def _kept_whole(stage: Stage, over: list[str], workers: Workers) -> Iterator[tuple[str, str]]:
     """Yield why a model that could be split must be whole in this run, and what to do."""
-    if role_of(stage) is not Role.POLICY:
+    role = role_of(stage)
+    if role is Role.SAMPLER:
+        if over and workers.sampling_engine != "torch":
+            yield f"{workers.sampling_engine} keeps all of them", "set sampling.engine=torch, or a mesh of dp"
         return
-    if workers.weights != "float32" and stage.kind is StageKind.TRAIN:
-        what = f"masters of {workers.weights} weights are whole on every rank yet"
-        yield what, f"{_DP_ALONE}, or float32 weights"
-    if workers.has_adapter:
-        yield "a model with an adapter is whole on every rank yet", _DP_ALONE
-    if any((access.merge or "").startswith("ema") for access in graph.accesses):
-        yield "a moving average follows a model that is whole on every rank", _DP_ALONE
+    if role is Role.TRUNK and workers.has_value_layers:
+        what = "a value head with layers of its own is whole on every rank yet"
+        yield what, "split over dp alone, with zero 0, or share the full trunk"
+    if workers.has_adapter and over:
+        what = f"a model with an adapter lies in parts over dp alone yet, not over {', '.join(over)}"
+        yield what, "split it by zero 3"
 
 
-def apart_faults(graph: Graph, plan: Plan) -> Iterator[Fault]:
+def plan_faults(graph: Graph, plan: Plan) -> Iterator[Fault]:
+    """Yield bindings of which each could be done, but not together."""
+    yield from _apart(graph, plan)
+    yield from _samplers(graph, plan)
+    yield from _averaged(graph, plan)
+
+
+def _samplers(graph: Graph, plan: Plan) -> Iterator[Fault]:
+    """Yield meshes whose one sampler is to be split in several ways."""
+    ways: dict[str, dict[frozenset[tuple[str, str]], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for binding in plan.bindings:
+        sizes = plan.mesh_named[binding.mesh].sizes
+        if graph.stage_of[binding.stage].kind in SAMPLING and max(sizes.values(), default=1) > 1:
+            split = frozenset(pair for pair in binding.layout.shard if sizes.get(pair[1], 1) > 1)
+            ways[binding.mesh][split].append(binding.stage)
+    for mesh, stages in ways.items():
+        if len(stages) > 1:
+            names = " and ".join(", ".join(each) for each in stages.values())
+            yield Fault(mesh, f"has one sampler, which {names} split differently", "give these stages one layout")
+
+
+def _averaged(graph: Graph, plan: Plan) -> Iterator[Fault]:
+    """Yield where a moving average would lie on the ranks in another way than the weights whose parts it follows."""
+    for stages in learners(graph).values():
+        train = next(name for name in stages if graph.stage_of[name].kind is StageKind.TRAIN)
+        layout, model = plan.binding_of[train].layout, graph.stage_of[train].model
+        for name in stages:
+            stage, own = graph.stage_of[name], plan.binding_of[name].layout
+            is_other = (own.shard, own.zero) != (layout.shard, layout.zero)
+            if stage.kind is StageKind.FORWARD and stage.model != model and is_other:
+                text = f"scores a moving average, whose ranks hold what {train} has them hold, by another layout"
+                yield Fault(name, text, f"give it the layout of {train}")
+
+
+def _apart(graph: Graph, plan: Plan) -> Iterator[Fault]:
     """Yield models whose stages are on several meshes, though all of them work on the same weights in memory."""
     for model, stages in learners(graph).items():
         meshes = {plan.mesh_of(stage) for stage in stages}

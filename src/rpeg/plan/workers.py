@@ -12,9 +12,10 @@ from enum import StrEnum
 
 from rpeg.graph.stage import Stage, StageKind
 
-__all__ = ["RECOMPUTING", "SPLITS", "Role", "Splits", "Workers", "role_of"]
+__all__ = ["SAMPLING", "SPLITS", "Role", "Splits", "Workers", "role_of"]
 
-_SAMPLING = (StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE)
+SAMPLING = (StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE)
+"""Kinds of stages that a sampler does."""
 _LOGPROB_HEADS = frozenset({"logprob", "entropy"})
 
 
@@ -45,24 +46,20 @@ class Splits:
 
 
 _LEVELS = frozenset({0, 1, 2, 3})
-_CRITIC = Splits(frozenset(), frozenset({0}), "what values rows is whole on every rank yet: split over dp, zero 0")
+_LEARNING = Splits(frozenset({"tp", "pp", "cp", "ep"}), _LEVELS, "split it over tp, pp, cp, ep or dp")
 
 SPLITS: Mapping[Role, Splits] = {
     Role.SAMPLER: Splits(
-        frozenset(),
+        frozenset({"tp"}),  # ranks of a replica go on token by token
         _LEVELS - {3},  # of weights that are sampled from there are no moments and no gradients to split
-        "samplers are whole on every rank yet: give them a mesh of dp alone, zero 0",
+        "samplers are split over tp alone: a mesh of dp and tp, zero 0",
     ),
-    Role.POLICY: Splits(frozenset({"tp", "pp", "cp", "ep"}), _LEVELS, "split it over tp, pp, cp, ep or dp"),
-    Role.CRITIC: _CRITIC,
-    Role.TRUNK: _CRITIC,
+    Role.POLICY: _LEARNING,
+    Role.CRITIC: _LEARNING,
+    Role.TRUNK: _LEARNING,
     Role.SCORER: Splits(frozenset(), frozenset({0}), "a reward model is whole on every rank yet: zero 0, over dp"),
 }
 """By what is done with a model. Whoever teaches workers a split adds it here; a search then plans with it."""
-
-
-RECOMPUTING = frozenset({Role.POLICY, Role.TRUNK})
-"""Whose activations can be made again in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,15 +70,17 @@ class Workers:
     """Whether a mesh may have several ranks: not so where all workers are threads of one process."""
     axes: Mapping[str, frozenset[str]] | None = None
     """By model, over which axes its kind can be split (`rpeg.shapes.splits`); None where torch is asked instead."""
-    weights: str = "float32"
-    """Number format of the weights that are trained; narrow ones have masters beside them."""
     has_adapter: bool = False
     """Whether an adapter is trained, on weights that stay as they are."""
+    has_value_layers: bool = False
+    """Whether a value head on the policy's trunk has layers of its own."""
+    sampling_engine: str = "torch"
+    """Whose sampler it is."""
 
 
 def role_of(stage: Stage) -> Role:
     """Return what a stage does with its model."""
-    if stage.kind in _SAMPLING:
+    if stage.kind in SAMPLING:
         return Role.SAMPLER
     if stage.heads == ("score",):
         return Role.SCORER

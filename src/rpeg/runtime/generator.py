@@ -16,6 +16,7 @@ from rpeg.environments.rewards import Scorer
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators, is_refreshed
 from rpeg.numerics.model import load_model
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import SamplingParams
@@ -58,13 +59,15 @@ class Generator:
         rewards: Scorer,
         judge: Judge | None,
         ranks: Ranks = ALONE,
+        layout: ModelLayout = WHOLE,
         *,
         values: bool = False,
     ) -> None:
         """Load ``model`` as the weights of ``version``.
 
-        Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows. With
-        ``values`` the critic's head is on the sampler's model, and says beside every token what was to be expected.
+        Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows, or the
+        same rows with other parts of the model, as ``layout`` says. With ``values`` the critic's head is on the
+        sampler's model, and says beside every token what was to be expected.
         """
         self._recipe, self._rewards, self._judge, self._peers = recipe, rewards, judge, ranks.rows
         self._tokenizer = load_tokenizer(model)
@@ -72,10 +75,11 @@ class Generator:
         head = shared_head(recipe, policy, model, version) if values else None
         assert values == (head is not None), "the graph records values, the recipe has no head on the policy's trunk"
         self._records_values = values
-        self._sampler = open_sampler(recipe, policy, model, cast(int, self._tokenizer.pad_token_id), head)
+        self._weights: dict[int, Weights] = {version: copied(policy, head)}  # whole, also where the sampler is split
+        pad_id = cast(int, self._tokenizer.pad_token_id)
+        self._sampler = open_sampler(recipe, policy, model, pad_id, head, ranks, layout)
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
-        self._weights: dict[int, Weights] = {version: copied(policy, head)}
         self._task = task = load_task(recipe)
         self._environment = task if isinstance(task, Environment) else None
         self._flow = self._open_flow(graph)
@@ -210,7 +214,7 @@ class Generator:
         window = Window(self._open_batches, self._params, carry, group, longest, self._source.rows)
         done = window.sample(task.step, task.carried)
         made = self._made(task, done.prompts, done.answers, done.rows, version)
-        metrics = {**made.metrics, **done.metrics(task.step)}
+        metrics = {**made.metrics, **done.metrics}
         return replace(made, metrics=metrics, places=tuple(done.numbers), carried=done.left)
 
     def _install(self, flow: Flow, weights: Weights, version: int) -> None:

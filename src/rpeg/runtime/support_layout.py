@@ -7,6 +7,7 @@ do with the very model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -14,11 +15,12 @@ from transformers import PreTrainedModel
 from rpeg.errors import Fault, RecipeError
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
+from rpeg.numerics.model import model_outline
 from rpeg.numerics.parallel.build import ModelLayout, is_split, layout_faults
 from rpeg.numerics.precision import device
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Mesh, Plan
-from rpeg.plan.rules_workers import apart_faults, worker_faults
+from rpeg.plan.rules_workers import plan_faults, worker_faults
 from rpeg.plan.workers import Workers
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.world import slots
@@ -31,8 +33,13 @@ Outline = Callable[[], PreTrainedModel]
 
 def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -> Iterator[Fault]:
     """Yield what of the meshes and bindings would not be done as the plan says; ``outline`` makes the policy's."""
-    has_ranks, has_adapter = recipe.run.home != "inline", recipe.model.adapter is not None
-    workers = Workers(has_ranks, weights=recipe.model.weights, has_adapter=has_adapter)
+    workers = Workers(
+        recipe.run.home != "inline",
+        has_adapter=recipe.model.adapter is not None,
+        has_value_layers=recipe.critic is not None and recipe.critic.sharing == "lower",
+        sampling_engine=recipe.sampling.engine,
+    )
+    own = recipe.critic.path if recipe.critic is not None else None
     for mesh in plan.meshes:
         if num_ranks(mesh) > 1:
             yield from _devices(recipe, mesh)
@@ -40,9 +47,11 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
         mesh = plan.mesh_named[binding.mesh]
         faults = list(worker_faults(graph, binding, mesh, workers))
         yield from faults
-        if not faults and graph.stage_of[binding.stage].kind in (StageKind.TRAIN, StageKind.FORWARD):
-            yield from _torn(binding, mesh, outline)
-    yield from apart_faults(graph, plan)
+        stage = graph.stage_of[binding.stage]
+        if not faults and stage.kind in (StageKind.GENERATE, StageKind.TRAIN, StageKind.FORWARD):
+            is_other = own is not None and stage.model == "critic"
+            yield from _torn(binding, mesh, partial(model_outline, own) if is_other else outline)
+    yield from plan_faults(graph, plan)
 
 
 def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
@@ -59,7 +68,7 @@ def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
 
 
 def _torn(binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:
-    """Yield what keeps the policy's model from lying on the ranks as the plan says."""
+    """Yield what keeps a model from lying on the ranks as the plan says."""
     layout = ModelLayout(binding.layout.shard, binding.layout.zero, binding.pipeline)
     if not is_split(layout, mesh.sizes):
         return

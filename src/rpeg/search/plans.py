@@ -23,7 +23,7 @@ from rpeg.plan.rules import check_plan, validate_plan
 from rpeg.plan.shipments import reshards
 from rpeg.plan.site import Site
 from rpeg.search.calls import StageCall, calls_of
-from rpeg.search.crew import group_layout
+from rpeg.search.crew import group_layout, learning_with
 from rpeg.search.prices import Row
 from rpeg.search.problem import Market
 from rpeg.search.space import Place
@@ -81,6 +81,9 @@ def draw_plan(graph: Graph, market: Market, assigned: Sequence[Assigned]) -> Pla
     weights = tensors_of(graph, market)
     plan = draw_groups(graph, market.system, meshes, weights, dtype=market.workload.dtype, residencies=residencies)
     choices = {name: each.row.choice for each in assigned for name in each.call.stages}
+    if market.workers is not None:  # what works on the very weights of a trained model lies as these do
+        for name, train in learning_with(graph, list(choices)).items():
+            choices[name] = replace(choices[name], zero=choices[train].zero)
     plan = replace(plan, bindings=tuple(_bound(graph, binding, choices) for binding in plan.bindings))
     if market.workers is not None:
         return replace(plan, bindings=tuple(_as_workers_do(binding) for binding in plan.bindings))
