@@ -9,7 +9,7 @@ import pytest
 from tests.plan.models import QWEN_7B
 
 from rpeg.algorithms.grpo import grpo
-from rpeg.algorithms.ppo import ppo
+from rpeg.algorithms.ppo import ppo, ppo_shared
 from rpeg.graph.graph import Graph
 from rpeg.hardware.catalog import load_system
 from rpeg.plan.bind import bind_local
@@ -163,7 +163,8 @@ def test_what_values_rows_and_what_scores_them() -> None:
         "P7 reward: is split over tp 2 of several; a reward model is"
     )
     trunk = ppo_shared(8)
-    shared = _on(trunk, ("train", "update", "push", "assess"), (("cp", 2),))
-    assert any(
-        "a value head with layers of its own" in each for each in _faults(trunk, shared, Workers(has_value_layers=True))
-    )
+    shared = _on(trunk, ("train", "update", "publish", "old_logp", "value"), (("cp", 2),))
+    assert _faults(trunk, shared, Workers()) == []
+    found = _faults(trunk, shared, Workers(has_value_layers=True))
+    assert [each.partition(":")[0] for each in found] == ["P7 value", "P7 train"]
+    assert "a value head with layers of its own is whole on every rank yet" in found[0]

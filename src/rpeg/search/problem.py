@@ -193,7 +193,7 @@ def _reshards(
     graph: Graph, supplies: Sequence[Supply], found: Mapping[str, Candidates], market: Market
 ) -> Iterator[Reshard]:
     """Yield what it takes to get weights to their readers; those that workers keep once are nowhere else."""
-    kept = {} if market.workers is None else learning_with(graph, list(found))
+    kept = dict[str, str]() if market.workers is None else learning_with(graph, list(found))
     for reader, source in kept.items():
         yield Reshard(source, reader, np.where(_is_same(found[source], found[reader]), 0.0, _NEVER_S), True)
     for supply in supplies:
