@@ -12,7 +12,7 @@ from rpeg.algorithms.grpo import grpo
 from rpeg.algorithms.ppo import ppo, ppo_shared
 from rpeg.graph.graph import Graph
 from rpeg.hardware.catalog import load_system
-from rpeg.plan.bind import bind_local
+from rpeg.plan.bind import bind_local, sampled_by
 from rpeg.plan.plan import Mesh, Pipeline, Plan, Recompute
 from rpeg.plan.rules import validate_plan
 from rpeg.plan.rules_workers import learners, p7_workers
@@ -143,7 +143,11 @@ def test_experts_along_the_sequence_are_refused() -> None:
 def test_replicas_of_a_sampler_are_ours_and_split_in_one_way() -> None:
     graph, heads = grpo(8, 8), {"shard": TP}
     assert _faults(graph, _on(graph, ("gen", "pull"), (("tp", 2),), **heads), Workers()) == []
-    found = _faults(graph, _on(graph, ("gen", "pull"), (("tp", 2),), **heads), Workers(sampling_engine="vllm"))
+    plan = sampled_by(graph, _on(graph, ("gen", "pull"), (("tp", 2),), **heads), "vllm")
+    assert _faults(graph, plan, Workers())[0].startswith(
+        "P7 gen: asks for the engine vllm, and sampling.engine is torch"
+    )
+    found = _faults(graph, plan, Workers(sampling_engine="vllm"))
     assert found[0].startswith("P7 gen: samples from weights split over ranks of several, and vllm keeps all of them")
     plan = _on(graph, ("gen", "pull"), (("tp", 2),), **heads)
     whole = tuple(

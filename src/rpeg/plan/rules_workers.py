@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from math import prod
 
 from rpeg.errors import Fault
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import is_refreshed
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Layout, Mesh, Pipeline, Plan, Recompute
 from rpeg.plan.site import Site
-from rpeg.plan.workers import SAMPLING, SPLITS, Role, Workers, role_of
+from rpeg.plan.workers import ROLLING, SAMPLING, SPLITS, Role, Workers, role_of
 
 __all__ = ["learners", "p7_workers", "plan_faults", "worker_faults"]
 
@@ -21,7 +21,7 @@ _ROW_AXES = ("dp", "ep")
 _EXPERT_AXES = ("ep", "tp")
 _ROUND = "round"
 _LEARNING = (StageKind.FORWARD, StageKind.TRAIN, StageKind.UPDATE, StageKind.PUSH)
-_ON_RANKS = (*_LEARNING, *SAMPLING)
+_ON_RANKS = (*_LEARNING, *ROLLING)
 """Kinds of stages that several ranks do together, where they have a model."""
 
 
@@ -41,21 +41,25 @@ def p7_workers(graph: Graph, plan: Plan, site: Site | None) -> Iterator[Fault]:
 def worker_faults(graph: Graph, binding: Binding, mesh: Mesh, workers: Workers) -> Iterator[Fault]:
     """Yield what of a binding would not be done as it says."""
     stage = graph.stage_of[binding.stage]
-    yield from _asked(stage, binding)
+    yield from _asked(stage, binding, workers)
     if num_ranks(mesh) == 1:
         return
     if not workers.has_ranks:
         text = f"has {num_ranks(mesh)} ranks, and run.home inline is one process"
-        yield Fault(mesh.name, text, "set run.home=processes")
+        yield Fault(mesh.name, text, "set run.home=processes, or ray")
     yield from _on_ranks(graph, stage, mesh)
     if stage.kind in (StageKind.GENERATE, StageKind.FORWARD, StageKind.TRAIN) and stage.model is not None:
         yield from _split(graph, stage, binding.layout, mesh, workers)
 
 
-def _asked(stage: Stage, binding: Binding) -> Iterator[Fault]:
+def _asked(stage: Stage, binding: Binding, workers: Workers) -> Iterator[Fault]:
     """Yield what a binding asks for that no worker does."""
-    if binding.engine != "torch":
-        yield Fault(binding.stage, f"asks for the engine {binding.engine}", "only torch runs yet")
+    asks = f"asks for the engine {binding.engine}"
+    if stage.kind not in SAMPLING and binding.engine != "torch":
+        yield Fault(stage.name, asks, "all but samplers compute with torch")
+    if stage.kind in SAMPLING and binding.engine != workers.sampling_engine:
+        remedy = "plan this recipe with the same overrides, or set sampling.engine alike"
+        yield Fault(stage.name, f"{asks}, and sampling.engine is {workers.sampling_engine}", remedy)
     if binding.recompute is not Recompute.NONE:
         for what, remedy in _recomputed(stage, binding):
             yield Fault(binding.stage, f"asks to recompute {binding.recompute}, and {what}", remedy)
@@ -87,9 +91,10 @@ def _on_ranks(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
         text = f"looks for groups in rounds on {count} ranks, and a round is over when there are enough of all"
         yield Fault(stage.name, text, "sample on a mesh of 1 rank")
     carries = any(graph.data_of[write.data].max_carry for write in graph.writes(stage.name))
-    if is_refreshed(graph, stage.name) or carries:  # ranks would not be through at the same time
-        text = f"goes on with samples over weights or steps on the {count} ranks of {mesh.name}"
-        yield Fault(stage.name, text, "that runs on a mesh of 1 rank yet")
+    prompts, ranks = graph.batch_rows // graph.group_size, prod(mesh.sizes.get(axis, 1) for axis in _ROW_AXES)
+    if carries and prompts % ranks:  # what has to be complete when follows from how many groups of a step a rank has
+        text = f"carries samples of {prompts} prompts over on {ranks} ranks with different rows"
+        yield Fault(stage.name, text, f"choose ranks that divide {prompts}, or set algorithm.prompts to a multiple")
 
 
 def _split(graph: Graph, stage: Stage, layout: Layout, mesh: Mesh, workers: Workers) -> Iterator[Fault]:
@@ -148,7 +153,7 @@ def _samplers(graph: Graph, plan: Plan) -> Iterator[Fault]:
     ways: dict[str, dict[frozenset[tuple[str, str]], list[str]]] = defaultdict(lambda: defaultdict(list))
     for binding in plan.bindings:
         sizes = plan.mesh_named[binding.mesh].sizes
-        if graph.stage_of[binding.stage].kind in SAMPLING and max(sizes.values(), default=1) > 1:
+        if graph.stage_of[binding.stage].kind in ROLLING and max(sizes.values(), default=1) > 1:
             split = frozenset(pair for pair in binding.layout.shard if sizes.get(pair[1], 1) > 1)
             ways[binding.mesh][split].append(binding.stage)
     for mesh, stages in ways.items():

@@ -12,10 +12,12 @@ from enum import StrEnum
 
 from rpeg.graph.stage import Stage, StageKind
 
-__all__ = ["SAMPLING", "SPLITS", "Role", "Splits", "Workers", "role_of"]
+__all__ = ["ROLLING", "SAMPLING", "SPLITS", "Role", "Splits", "Workers", "role_of"]
 
-SAMPLING = (StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE)
-"""Kinds of stages that a sampler does."""
+SAMPLING = (StageKind.GENERATE, StageKind.EVALUATE)
+"""Kinds of stages whose engine samples; all others compute with torch."""
+ROLLING = (*SAMPLING, StageKind.PULL)
+"""Kinds of stages that a worker has a sampler for, one for all of them."""
 _LOGPROB_HEADS = frozenset({"logprob", "entropy"})
 
 
@@ -80,7 +82,7 @@ class Workers:
 
 def role_of(stage: Stage) -> Role:
     """Return what a stage does with its model."""
-    if stage.kind in SAMPLING:
+    if stage.kind in ROLLING:
         return Role.SAMPLER
     if stage.heads == ("score",):
         return Role.SCORER

@@ -15,7 +15,7 @@ from rpeg.graph.stage import Stage, StageKind
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout
 from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
 from rpeg.plan.plan import Binding, Recompute
-from rpeg.plan.workers import SAMPLING
+from rpeg.plan.workers import ROLLING
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import open_rewards
 from rpeg.runtime.advantages import Advantages
@@ -145,7 +145,7 @@ class Roles:
         """What samples."""
         origin = self._origin
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
-        layout, _ = self._laid_out(stage for stage in self._graph.stages if stage.kind in SAMPLING)
+        layout, _ = self._laid_out(stage for stage in self._graph.stages if stage.kind in ROLLING)
         return Generator(
             self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, self._ranks, layout,
             values=self._records_values,

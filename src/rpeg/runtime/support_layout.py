@@ -6,6 +6,7 @@ do with the very model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -23,6 +24,7 @@ from rpeg.plan.plan import Binding, Mesh, Plan
 from rpeg.plan.rules_workers import plan_faults, worker_faults
 from rpeg.plan.workers import Workers
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.homes.ranks import own_rank
 from rpeg.runtime.world import slots
 
 __all__ = ["Outline", "binding_faults"]
@@ -55,7 +57,12 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
 
 
 def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
-    """Yield the ranks that have no device of their own; those of a CPU share its cores."""
+    """Yield the ranks that have no device of their own; those of a CPU share its cores.
+
+    Ray and launchers give every worker its device, and find out themselves where there are too few.
+    """
+    if recipe.run.home == "ray" or own_rank(os.environ) is not None:
+        return
     try:
         if device(recipe.run.device).type != "cuda":
             return

@@ -167,7 +167,7 @@ def join(place: Place, device: torch.device) -> Ranks:
     if host.startswith(_LOOPBACK) and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else the ranks listen where the name of the host points to
     if device.type == "cuda":
-        torch.cuda.set_device(place.slot)
+        torch.cuda.set_device(_own_device(place.slot))
     store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_LIMIT_S))
     dist.init_process_group(
         group_backend(device),
@@ -178,6 +178,11 @@ def join(place: Place, device: torch.device) -> Ranks:
     )
     built = {mesh.name: device_mesh(mesh.axes, device, mesh.ranks) for mesh in place.meshes}
     return Ranks(built[place.mesh])
+
+
+def _own_device(slot: int) -> int:
+    """Return the number of a rank's device among those it sees: where its home has given it one, it sees no other."""
+    return slot if torch.cuda.device_count() > 1 else 0
 
 
 def leave() -> None:

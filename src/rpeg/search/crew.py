@@ -70,7 +70,13 @@ class Crew:
         pipeline: Pipeline | None = choice.pipeline if choice.pp > 1 else None
         layout = Layout(_MESH, experts, choice.zero)
         binding = Binding(
-            self.call.name, _MESH, layout, pipeline=pipeline, recompute=choice.recompute, pack=choice.is_packed
+            self.call.name,
+            _MESH,
+            layout,
+            pipeline=pipeline,
+            recompute=choice.recompute,
+            pack=choice.is_packed,
+            engine=self.workers.sampling_engine if self.call.kind is StageKind.GENERATE else "torch",
         )
         return not any(worker_faults(self.graph, binding, mesh, self.workers))
 

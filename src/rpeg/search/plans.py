@@ -14,6 +14,7 @@ from rpeg.graph.lineage import generators, lead
 from rpeg.graph.stage import StageKind
 from rpeg.perf.estimate import Estimate
 from rpeg.perf.layouts import Choice
+from rpeg.plan.bind import sampled_by
 from rpeg.plan.events import Arc, Event, cycle_ratio
 from rpeg.plan.fixed import DeviceGroup, draw_groups
 from rpeg.plan.lower import lower
@@ -86,7 +87,8 @@ def draw_plan(graph: Graph, market: Market, assigned: Sequence[Assigned]) -> Pla
             choices[name] = replace(choices[name], zero=choices[train].zero)
     plan = replace(plan, bindings=tuple(_bound(graph, binding, choices) for binding in plan.bindings))
     if market.workers is not None:
-        return replace(plan, bindings=tuple(_as_workers_do(binding) for binding in plan.bindings))
+        plan = replace(plan, bindings=tuple(_as_workers_do(binding) for binding in plan.bindings))
+        return sampled_by(graph, plan, market.workers.sampling_engine)
     return replace(plan, transfers=tuple(_in_buckets(graph, plan)))
 
 
