@@ -148,7 +148,7 @@ def test_replicas_of_a_sampler_are_ours_and_split_in_one_way() -> None:
         "P7 gen: asks for the engine vllm, and sampling.engine is torch"
     )
     found = _faults(graph, plan, Workers(sampling_engine="vllm"))
-    assert found[0].startswith("P7 gen: samples from weights split over ranks of several, and vllm keeps all of them")
+    assert found[0].startswith("P7 gen: samples from weights split over tp 2 of several by vllm")
     plan = _on(graph, ("gen", "pull"), (("tp", 2),), **heads)
     whole = tuple(
         replace(each, layout=replace(each.layout, shard=())) if each.stage == "pull" else each for each in plan.bindings

@@ -116,6 +116,10 @@ def _split(graph: Graph, stage: Stage, layout: Layout, mesh: Mesh, workers: Work
     if experts := [axis for part, axis in layout.shard if part == "experts" and axis not in _EXPERT_AXES]:
         text = f"splits experts over {', '.join(experts)} of {mesh.name}"
         yield Fault(stage.name, text, f"they can be split over {' and '.join(_EXPERT_AXES)}")
+    if over and role is Role.SAMPLER and workers.sampling_engine != "torch":
+        text = f"{how} over {', '.join(f'{axis} {mesh.sizes[axis]}' for axis in over)} of {mesh.name}"
+        remedy = "set sampling.engine=torch, or a mesh of dp"
+        yield Fault(stage.name, f"{text} by {workers.sampling_engine}", remedy)
     for what, remedy in _kept_whole(stage, over, workers):
         yield Fault(stage.name, f"{how} over ranks of {mesh.name}, and {what}", remedy)
 
@@ -129,14 +133,10 @@ def _split_axes(layout: Layout, mesh: Mesh) -> list[str]:
 def _kept_whole(stage: Stage, over: list[str], workers: Workers) -> Iterator[tuple[str, str]]:
     """Yield why a model that could be split must be whole in this run, and what to do."""
     role = role_of(stage)
-    if role is Role.SAMPLER:
-        if over and workers.sampling_engine != "torch":
-            yield f"{workers.sampling_engine} keeps all of them", "set sampling.engine=torch, or a mesh of dp"
-        return
     if role is Role.TRUNK and workers.has_value_layers:
         what = "a value head with layers of its own is whole on every rank yet"
         yield what, "split over dp alone, with zero 0, or share the full trunk"
-    if workers.has_adapter and over:
+    if role is not Role.SAMPLER and workers.has_adapter and over:
         what = f"a model with an adapter lies in parts over dp alone yet, not over {', '.join(over)}"
         yield what, "split it by zero 3"
 
