@@ -51,8 +51,8 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
         yield from faults
         stage = graph.stage_of[binding.stage]
         if not faults and stage.kind in (StageKind.GENERATE, StageKind.TRAIN, StageKind.FORWARD):
-            is_other = own is not None and stage.model == "critic"
-            yield from _torn(binding, mesh, partial(model_outline, own) if is_other else outline)
+            asked = outline if own is None or stage.model != "critic" else partial(model_outline, own)
+            yield from _torn(binding, mesh, asked)
     yield from plan_faults(graph, plan)
 
 
