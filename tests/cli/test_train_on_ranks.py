@@ -19,10 +19,13 @@ def _meshes(path: Path) -> dict[str, dict[str, int]]:
     return {mesh["name"]: dict(mesh["axes"]) for mesh in json.loads(path.read_text())["plan"]["meshes"]}
 
 
-def test_a_plan_with_replicas_is_made_and_trained(rpeg: Rpeg, recipe: Callable[..., str]) -> None:
-    pins = ("--set", "train.dp=2", "--set", "gen.dp=2")
+@pytest.mark.parametrize(("pin", "axes"), [("train.dp=2", {"dp": 2}), ("train.tp=2", {"dp": 1, "tp": 2})])
+def test_a_plan_on_two_ranks_is_made_and_trained(
+    rpeg: Rpeg, recipe: Callable[..., str], pin: str, axes: dict[str, int]
+) -> None:
+    pins = ("--set", pin, "--set", "gen.dp=2")
     assert rpeg("plan", recipe(), HOME, "--cluster", "local:2", *pins, "--out", "plan.json").status == 0
-    assert {"dp": 2} in _meshes(Path("plan.json")).values()
+    assert axes in _meshes(Path("plan.json")).values()
     ended = rpeg("train", recipe(), HOME, "--plan", "plan.json", "--run-dir", "run", "--quiet")
     assert (ended.status, ended.err) == (0, "")
     assert (Path("run") / "model" / "model.safetensors").exists()

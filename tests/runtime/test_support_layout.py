@@ -82,7 +82,7 @@ def test_a_head_with_layers_of_its_own_is_refused_by_name() -> None:
 
 def test_a_reward_model_is_refused_by_name() -> None:
     judged = {"reward": {**TINY["reward"], "model": "judge"}}
-    assert "a model with the head score is whole on every rank yet" in faults(judged, "dp", ZERO)["reward"]
+    assert "a reward model is whole on every rank yet" in faults(judged, "dp", ZERO)["reward"]
 
 
 def test_an_average_lies_as_the_policy_does() -> None:

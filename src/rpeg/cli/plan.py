@@ -67,11 +67,11 @@ def plan(
     allowed = tuple(name for name in allow.split(",") if name)
     graphs = (each.graph for each in structures(task.graph, staleness_max, allowed))
     pins, regions = read_wishes(wishes or [], graphs, system)
-    goal = Goal(staleness_max, allowed, pins, regions, top, is_here=task.has_devices, has_ranks=task.has_ranks)
+    goal = Goal(staleness_max, allowed, pins, regions, top, workers=task.workers)
     outcome, part = find_for(_objective(objective), task.graph, task.workload, system, goal, used)
     plans = ranked(outcome, task.workload, part, used)
     if out is not None:
-        _write(out, plans[0].found, task, recipe, part.name)
+        _write(out, plans[0].found, recipe, part.name)
     if json:
         typer.echo(json_text.dumps({**as_json(outcome, plans), "assumed": task.assumed}))
         return
@@ -88,13 +88,10 @@ def _objective(name: str) -> Objective:
     return Objective(name)
 
 
-def _write(path: Path, found: Found, task: Task, recipe: str, cluster: str) -> None:
-    from rpeg.plan.bind import sampled_by
+def _write(path: Path, found: Found, recipe: str, cluster: str) -> None:
     from rpeg.search.bundle import Bundle, write_bundle
 
-    graph = found.structure.graph
-    plan = sampled_by(graph, found.priced.plan, task.sampler)
-    write_bundle(path, Bundle(plan, graph, Path(recipe).stem, cluster))
+    write_bundle(path, Bundle(found.priced.plan, found.structure.graph, Path(recipe).stem, cluster))
 
 
 def _show_fixed(found: Prediction, task: Task, json: bool) -> None:

@@ -80,7 +80,7 @@ def read_planned(
     from rpeg.search.wishes import read_wishes
 
     bundle = read_bundle(path)
-    goal = replace(_goal(bundle, task.graph, staleness_max, allow), is_here=task.has_devices, has_ranks=task.has_ranks)
+    goal = replace(_goal(bundle, task.graph, staleness_max, allow), workers=task.workers)
     graph = graph_of(bundle, task.graph, goal, str(path))
     system = load_system(_machine(task, cluster, bundle, path))
     if wishes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rpeg.errors import Fault, RecipeError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rpeg.perf.lengths import Lengths
     from rpeg.perf.software import Software
     from rpeg.perf.workload import Workload
+    from rpeg.plan.workers import Workers
     from rpeg.recipe.schema import ModelSection, Recipe
     from rpeg.recipe.workload import LengthSection, WorkloadRecipe
     from rpeg.shapes.model import ModelShape
@@ -43,13 +44,8 @@ class Task:
     """Profile of what runs it on this machine: RPEG itself, in threads or in processes; of a workload nothing does."""
     weights: str = ""
     """Number format of the weights that a recipe trains; a workload leaves it to the software."""
-    sampler: str = "torch"
-    """Engine that samples, as bindings call it."""
-
-    @property
-    def has_ranks(self) -> bool:
-        """Whether a stage may have several ranks: where workers are processes."""
-        return self.engine == _ENGINES["processes"]
+    workers: Workers | None = None
+    """What carries it out on this machine; of a workload nothing does."""
 
     def software(self, asked: str | None, system: System) -> Software:
         """Return the software that is asked for; else RPEG's own for a run on this machine, else the generic one.
@@ -117,48 +113,64 @@ def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
     from rpeg.shapes.huggingface import read_config
 
     graph, longest, prompt = build_graph(recipe), recipe.sampling.max_new_tokens, recipe.data.max_prompt_tokens
-    shape, assumed = _trained_shape(recipe.model), list[str]()
+    configs, assumed = _configs(recipe, graph), list[str]()
     if seen is None:
         assumed.append(
             f"responses of {longest / 2:g} tokens on average, half of max_new_tokens (--lengths RUN knows more)"
         )
     assumed.append(f"prompts of {prompt / 2:g} tokens on average, half of max_prompt_tokens")
     responses = seen or capped_mean(longest / 2, _VARIATION, float(longest))
-    shapes = {model.name: shape for model in graph.models}
-    others = {"critic": recipe.critic.path if recipe.critic else None, "rm": recipe.reward.model}
-    shapes |= {name: read_config(Path(path)) for name, path in others.items() if path is not None and name in shapes}
     symbols = {"held_out": float(recipe.evaluation.prompts)}
     prompts = capped_mean(prompt / 2, _VARIATION, float(prompt))
+    shapes = {name: read_config(config) for name, config in configs.items()}
     workload = Workload(
         shapes, prompts, responses, recipe.model.dtype, symbols,
         micro_batch_tokens=float(recipe.optimizer.micro_batch_tokens),
         slots=float(recipe.sampling.slots or graph.batch_rows),
     )  # fmt: skip
-    sampler = recipe.sampling.engine
-    return Task(graph, workload, tuple(assumed), True, _ENGINES[recipe.run.home], recipe.model.weights, sampler)
+    engine, weights = _ENGINES[recipe.run.home], recipe.model.weights
+    return Task(graph, workload, tuple(assumed), True, engine, weights, _workers(recipe, configs))
 
 
-def _trained_shape(model: ModelSection) -> ModelShape:
-    from rpeg.shapes.huggingface import read_config
+def _workers(recipe: Recipe, configs: Mapping[str, Mapping[str, Any] | Path]) -> Workers:
+    """Return what carries a recipe out; a stage may have several ranks where workers are processes."""
+    from rpeg.plan.workers import Workers
+    from rpeg.shapes.splits import split_axes
 
+    axes = {name: split_axes(config) for name, config in configs.items()}
+    return Workers(
+        recipe.run.home != "inline",
+        axes,
+        has_adapter=recipe.model.adapter is not None,
+        has_value_layers=recipe.critic is not None and recipe.critic.sharing == "lower",
+        sampling_engine=recipe.sampling.engine,
+    )
+
+
+def _configs(recipe: Recipe, graph: Graph) -> dict[str, Mapping[str, Any] | Path]:
+    """Return the configuration of every model of a graph, or where it is."""
+    found = {model.name: _trained_config(recipe.model) for model in graph.models}
+    others = {"critic": recipe.critic.path if recipe.critic else None, "rm": recipe.reward.model}
+    return found | {name: Path(path) for name, path in others.items() if path is not None and name in found}
+
+
+def _trained_config(model: ModelSection) -> Mapping[str, Any] | Path:
     if model.scratch is None:
         assert model.path is not None, "a recipe has one of the two"
-        return read_config(Path(model.path))
+        return Path(model.path)
     made = model.scratch
-    return read_config(
-        {
-            "model_type": made.architecture,
-            "num_hidden_layers": made.layers,
-            "hidden_size": made.hidden,
-            "num_attention_heads": made.heads,
-            "num_key_value_heads": made.kv_heads,
-            "head_dim": made.head_size,
-            "intermediate_size": made.intermediate,
-            "vocab_size": made.vocabulary,
-            "max_position_embeddings": made.max_positions,
-            "tie_word_embeddings": made.tie_embeddings,
-        }
-    )
+    return {
+        "model_type": made.architecture,
+        "num_hidden_layers": made.layers,
+        "hidden_size": made.hidden,
+        "num_attention_heads": made.heads,
+        "num_key_value_heads": made.kv_heads,
+        "head_dim": made.head_size,
+        "intermediate_size": made.intermediate,
+        "vocab_size": made.vocabulary,
+        "max_position_embeddings": made.max_positions,
+        "tie_word_embeddings": made.tie_embeddings,
+    }
 
 
 def _seen(folder: Path) -> Lengths:

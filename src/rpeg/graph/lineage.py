@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from rpeg.graph.access import Edge
+from rpeg.graph.access import Edge, Refresh
 from rpeg.graph.data import Data, DataKind
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 
-__all__ = ["Path", "generators", "lead", "oldest_lineage", "reachable_backwards", "staleness", "zero_delay_cycle"]
+__all__ = [
+    "Path",
+    "generators",
+    "is_refreshed",
+    "lead",
+    "oldest_lineage",
+    "reachable_backwards",
+    "staleness",
+    "zero_delay_cycle",
+]
 
 Path = tuple[Edge, ...]
 """Dependences one after the other."""
@@ -23,6 +32,11 @@ Path = tuple[Edge, ...]
 def generators(graph: Graph) -> list[Stage]:
     """Return the stages that sample from a model."""
     return [stage for stage in graph.stages if stage.kind is StageKind.GENERATE]
+
+
+def is_refreshed(graph: Graph, generator: str) -> bool:
+    """Return whether a generator takes newer weights between two tokens."""
+    return any(read.refresh is Refresh.TOKEN for read in graph.reads(generator))
 
 
 def staleness(graph: Graph, generator: str) -> int:

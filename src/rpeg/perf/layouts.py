@@ -116,6 +116,9 @@ def layouts_for(
     max_cp: int = 1,
     is_packed: bool = True,
     balance: Balance = Balance.TOKENS,
+    is_even: bool = True,
+    levels: Sequence[int] | None = None,
+    micro_rows: Sequence[int] = _MICRO_ROWS,
 ) -> LayoutTable:
     """Return every layout that divides what it splits: devices, heads, layers, experts, rows.
 
@@ -131,6 +134,9 @@ def layouts_for(
         max_cp: most ranks of context parallelism.
         is_packed: whether rows are laid end to end.
         balance: how rows are dealt.
+        is_even: whether all stages of a pipeline have equally many layers; else the last ones may have fewer.
+        levels: ZeRO levels of passes; None: those that frameworks are used with.
+        micro_rows: rows of a micro-batch that are tried.
 
     >>> from rpeg.shapes.catalog import shape_of
     >>> found = layouts_for(shape_of("Llama-3.1-8B"), 8, 8, StageKind.GENERATE, 512)
@@ -138,18 +144,19 @@ def layouts_for(
     [(1, 1, 8), (1, 2, 4), (1, 4, 2), (1, 8, 1)]
     """
     farthest = min(_FARTHEST_TP, num_devices) if kind in _WITHOUT_GRADIENTS else 2 * devices_per_node
-    split = (each for each in _splits(shape, num_devices, farthest, max_cp) if _deals(rows, each.dp))
+    split = (each for each in _splits(shape, num_devices, farthest, max_cp, is_even=is_even) if _deals(rows, each.dp))
     spread = (each for base in split for each in _experts(shape, base, kind))
     placed = (replace(each, is_packed=is_packed, balance=balance) for each in spread)
-    return table_of(each for base in placed for each in _variants(shape, base, kind, rows))
+    tried = levels or ((0, 3) if kind is StageKind.FORWARD else (1, 3))
+    return table_of(each for base in placed for each in _variants(shape, base, kind, rows, tried, micro_rows))
 
 
-def _splits(shape: ModelShape, num_devices: int, farthest: int, max_cp: int) -> Iterator[Choice]:
+def _splits(shape: ModelShape, num_devices: int, farthest: int, max_cp: int, *, is_even: bool) -> Iterator[Choice]:
     for tp in _divisors(num_devices, farthest):
         if not _splits_heads(shape, tp):
             continue
         for pp in _divisors(num_devices // tp, min(_DEEPEST, shape.layers)):
-            if shape.layers % pp == 0:
+            if shape.layers % pp == 0 or (not is_even and (pp - 1) * -(-shape.layers // pp) < shape.layers):
                 for cp in _divisors(num_devices // (tp * pp), max_cp):
                     yield Choice(tp, pp, num_devices // (tp * pp * cp), cp)
 
@@ -175,20 +182,21 @@ def _experts(shape: ModelShape, base: Choice, kind: StageKind) -> Iterator[Choic
             yield replace(base, ep=ep)
 
 
-def _variants(shape: ModelShape, base: Choice, kind: StageKind, rows: float) -> Iterator[Choice]:
+def _variants(
+    shape: ModelShape, base: Choice, kind: StageKind, rows: float, levels: Sequence[int], micro_rows: Sequence[int]
+) -> Iterator[Choice]:
     if kind in _SAMPLING:
         yield base
         return
-    levels = (0, 3) if kind is StageKind.FORWARD else (1, 3)
     # With flash attention selective recomputation keeps and costs what none does.
     policies = (Recompute.NONE,) if kind is StageKind.FORWARD else (Recompute.NONE, Recompute.FULL)
     share = rows / base.dp
     for zero in levels if base.dp * base.cp > 1 else levels[:1]:
-        for micro_rows in _MICRO_ROWS if rows else (1,):
-            if rows and share % micro_rows:
+        for at_a_time in micro_rows if rows else (1,):
+            if rows and share % at_a_time:
                 continue
             for recompute in policies:
-                each = replace(base, micro_rows=float(micro_rows), zero=zero, recompute=recompute)
+                each = replace(base, micro_rows=float(at_a_time), zero=zero, recompute=recompute)
                 yield each
                 yield from _interleaved(shape, each, kind, share)
 

@@ -149,12 +149,12 @@ def micro_batches(
     return MicroBatches(count, busiest / count / length, length, mean / busiest)
 
 
-def sorted_batches(lengths: Lengths, rows: float, budget_tokens: float) -> MicroBatches:
+def sorted_batches(lengths: Lengths, rows: float, budget_tokens: float, most_rows: float | None = None) -> MicroBatches:
     """Return the micro-batches of a trainer that sorts its rows by length and pads each batch to its longest.
 
     The rows are those in the middle of equal shares of the lengths. They are cut where the padded tokens of all batches
-    and `FIXED_TOKENS` for each are fewest, none over the budget: ``cost[i] = min over j of L[i] (j - i) + fixed +
-    cost[j]``, as `rpeg.numerics.micro_batches.split` does it.
+    and `FIXED_TOKENS` for each are fewest, none over the budget or of more than ``most_rows``: ``cost[i] = min over j
+    of L[i] (j - i) + fixed + cost[j]``, as `rpeg.numerics.micro_batches.split` does it.
 
     >>> from rpeg.perf.lengths import constant, empirical
     >>> sorted_batches(constant(100.0), 64, 1600.0).count
@@ -168,7 +168,7 @@ def sorted_batches(lengths: Lengths, rows: float, budget_tokens: float) -> Micro
     longest = [lengths.quantile(1.0 - (i + 0.5) / num_rows) for i in range(num_rows)]
     cost, counts = [0.0] * (num_rows + 1), [0] * (num_rows + 1)
     for first in range(num_rows - 1, -1, -1):
-        most = min(max(1, int(budget_tokens // longest[first])), num_rows - first)
+        most = min(max(1, int(budget_tokens // longest[first])), num_rows - first, int(most_rows or num_rows))
         each = longest[first] * np.arange(1, most + 1) + cost[first + 1 : first + 1 + most]
         best = int(np.argmin(each))
         cost[first], counts[first] = float(each[best]) + FIXED_TOKENS, counts[first + 1 + best] + 1

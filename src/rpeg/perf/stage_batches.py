@@ -43,10 +43,13 @@ def batches_of(
 
     Packed rows have the tokens of the busiest rank, evenly over its micro-batches, in sequences of the length that a
     token sees on average (`rpeg.perf.micro_batches.seen_tokens`). Others are padded to the longest of a micro-batch.
-    With ``budget_tokens`` the software sorts and splits rows itself, whatever the layout says.
+    With ``budget_tokens`` the software sorts and splits rows itself; a layout may say how many at most, 1 says nothing.
     """
     if budget_tokens is not None:
-        found = [_budgeted(lengths, rows / int(dp), budget_tokens) for dp in table.dp]
+        found = [
+            _budgeted(lengths, rows / int(dp), budget_tokens, float(micro) if micro > 1 else None)
+            for dp, micro in zip(table.dp, table.micro_rows, strict=True)
+        ]
         return Batches(*np.array(found).T)
     columns = [
         _batches(lengths, rows, int(dp), float(micro), is_packed, balance)
@@ -56,8 +59,10 @@ def batches_of(
 
 
 @lru_cache(maxsize=1 << 14)
-def _budgeted(lengths: Lengths, rows: float, budget_tokens: float) -> tuple[float, float, float]:
-    found = sorted_batches(lengths, rows, budget_tokens)
+def _budgeted(
+    lengths: Lengths, rows: float, budget_tokens: float, most_rows: float | None
+) -> tuple[float, float, float]:
+    found = sorted_batches(lengths, rows, budget_tokens, most_rows)
     return float(found.count), found.rows, found.length_tokens
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -80,8 +81,11 @@ def _alike(
 def _time(
     demand: Demand, shape: ModelShape, region: System, table: LayoutTable, batches: Batches, software: Software
 ) -> TrainingTime:
+    trainer = software.trainer(region)
     layout = _training_layout(table, batches, demand.workload.dtype)
-    trainer, rows = software.trainer(region), batches.count * batches.rows * table.dp
+    if layout.zero in (1, 2) and trainer.constants.is_sharded_each_pass:
+        layout = replace(layout, zero=3, has_kept_gathers=True)
+    rows = batches.count * batches.rows * table.dp
     if demand.kind is StageKind.TRAIN:
         return training_time(
             trainer, shape, layout, rows, batches.length_tokens,

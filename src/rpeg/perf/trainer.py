@@ -80,6 +80,9 @@ class TrainingConstants:
     """Whether full recomputation stops before a layer's last product, as PyTorch's checkpointing does."""
     is_host_added: bool = False
     """Whether the host computes itself, so that launches add to the work instead of hiding behind it."""
+    is_sharded_each_pass: bool = False
+    """Whether ZeRO 1 and 2 gather weights for every forward pass and scatter gradients after every backward one, as
+    FSDP2 does; elsewhere both happen once per update."""
     micro_batch_s: float = 0.0
     """Host seconds per micro-batch: rows padded, the loss, the graph of the backward pass."""
     tensor_s: float = 0.0

@@ -6,7 +6,7 @@ import numpy as np
 
 from rpeg.perf.collectives import Collective
 from rpeg.perf.layer import ep_bytes, tp_bytes
-from rpeg.perf.load import Load
+from rpeg.perf.load import Load, Precision
 from rpeg.perf.stage_parameters import StageParameters
 from rpeg.perf.trainer import Trainer, TrainingLayout
 from rpeg.shapes.model import ModelShape
@@ -14,8 +14,10 @@ from rpeg.shapes.operations import Real
 
 __all__ = ["exchange_s", "gradients_s", "overlapped_s", "ring_step_s", "send_s", "sharding_s", "tp_s", "visited_share"]
 
-_ITEM_BYTES = 2.0
-"""Activations and gathered weights are in 16 bits."""
+
+def _item_bytes(layout: TrainingLayout) -> float:
+    """Return the bytes of an activation or a gathered weight: 16 bits, but for models in float32."""
+    return Precision.of(layout.dtype).hidden_bytes
 
 
 def overlapped_s(work_s: Real, communication_s: Real, interference: float) -> Real:
@@ -36,7 +38,7 @@ def tp_s(trainer: Trainer, shape: ModelShape, layout: TrainingLayout, load: Load
     Two all-reduces of the hidden states; with sequence parallelism two pairs of all-gather and reduce-scatter, which
     send as much (Korthikanti et al. 2022).
     """
-    num_bytes = tp_bytes(shape, load, layout.split())
+    num_bytes = tp_bytes(shape, load, layout.split(), Precision.of(layout.dtype))
     if layout.is_sequence_parallel:
         gather_s = trainer.collective_s(Collective.ALL_GATHER, num_bytes, layout.tp, 1)
         each_s = gather_s + trainer.collective_s(Collective.REDUCE_SCATTER, num_bytes, layout.tp, 1)
@@ -60,7 +62,7 @@ def exchange_s(trainer: Trainer, shape: ModelShape, layout: TrainingLayout, load
     """Return the exposed seconds in which tokens of one layer go to their experts and back."""
     if shape.experts is None:
         return 0.0
-    num_bytes = ep_bytes(shape, load, layout.split())
+    num_bytes = ep_bytes(shape, load, layout.split(), Precision.of(layout.dtype))
     if trainer.constants.is_token_sent_once:
         inside = trainer.inner_size(layout.ep)
         nodes = layout.ep / inside
@@ -79,7 +81,7 @@ def ring_step_s(trainer: Trainer, shape: ModelShape, layout: TrainingLayout, tok
     else:
         size = shape.latent.nope_size + shape.latent.rope_size + shape.latent.value_size
         items = shape.heads / layout.tp * size
-    num_bytes = tokens / layout.cp * items * _ITEM_BYTES
+    num_bytes = tokens / layout.cp * items * _item_bytes(layout)
     return trainer.collective_s(Collective.POINT_TO_POINT, num_bytes, layout.cp, layout.tp)
 
 
@@ -87,7 +89,7 @@ def sharding_s(trainer: Trainer, layout: TrainingLayout, parameters: Real, train
     """Return the seconds to gather split weights, and to reduce and scatter their gradients (ZeRO 3)."""
     ranks, gradient_bytes = layout.degrees.shards, parameters * trainer.constants.gradient_bytes * trained
     return (
-        trainer.collective_s(Collective.ALL_GATHER, parameters * _ITEM_BYTES, ranks, layout.tp),
+        trainer.collective_s(Collective.ALL_GATHER, parameters * _item_bytes(layout), ranks, layout.tp),
         trainer.collective_s(Collective.REDUCE_SCATTER, gradient_bytes, ranks, layout.tp),
     )
 
@@ -95,7 +97,7 @@ def sharding_s(trainer: Trainer, layout: TrainingLayout, parameters: Real, train
 def send_s(trainer: Trainer, shape: ModelShape, layout: TrainingLayout, tokens: Real) -> Real:
     """Return the exposed seconds in which the activations of a micro-batch go from a stage to the next."""
     split = np.where(layout.is_sequence_parallel, layout.tp, 1.0)[()]
-    sent = tokens / layout.cp * shape.hidden * _ITEM_BYTES / split
+    sent = tokens / layout.cp * shape.hidden * _item_bytes(layout) / split
     stride = layout.tp * layout.cp * layout.dp
     each_s = trainer.collective_s(Collective.POINT_TO_POINT, sent, np.minimum(layout.pp, 2.0), stride)
     return each_s * trainer.constants.send_exposed
@@ -110,17 +112,20 @@ def gradients_s(trainer: Trainer, layout: TrainingLayout, parameters: StageParam
     degrees, ranks = layout.degrees, layout.dp * layout.cp
     experts_tp = degrees.experts_tp
     expert_ranks = np.maximum(1.0, ranks * layout.tp / (layout.ep * experts_tp))
-    dense_s = _reduced_s(trainer, layout.zero, parameters.dense, ranks, layout.tp, degrees.shards)
+    dense_s = _reduced_s(trainer, layout, parameters.dense, ranks, layout.tp, degrees.shards)
     stride = layout.ep * experts_tp
-    return dense_s + _reduced_s(trainer, layout.zero, parameters.routed, expert_ranks, stride, degrees.expert_shards)
+    return dense_s + _reduced_s(trainer, layout, parameters.routed, expert_ranks, stride, degrees.expert_shards)
 
 
-def _reduced_s(trainer: Trainer, zero: int, parameters: Real, ranks: Real, stride: Real, shards: Real) -> Real:
+def _reduced_s(
+    trainer: Trainer, layout: TrainingLayout, parameters: Real, ranks: Real, stride: Real, shards: Real
+) -> Real:
     gradient_bytes, copies = parameters * trainer.constants.gradient_bytes, ranks / shards
-    if zero == 0:
+    if layout.zero == 0:
         return trainer.collective_s(Collective.ALL_REDUCE, gradient_bytes, ranks, stride)
     among_s = trainer.collective_s(Collective.ALL_REDUCE, gradient_bytes / shards, copies, stride * shards)
-    if zero == 3:
+    if layout.zero == 3:
         return among_s
     scatter_s = trainer.collective_s(Collective.REDUCE_SCATTER, gradient_bytes, shards, stride)
-    return among_s + scatter_s + trainer.collective_s(Collective.ALL_GATHER, parameters * _ITEM_BYTES, shards, stride)
+    gathered_bytes = parameters * _item_bytes(layout)
+    return among_s + scatter_s + trainer.collective_s(Collective.ALL_GATHER, gathered_bytes, shards, stride)

@@ -11,16 +11,12 @@ from rpeg.plan.events import Event
 from rpeg.plan.orders import alone, dealt, depths, in_sequence, rendezvous
 from rpeg.plan.plan import Binding, Layout, Mesh, Plan
 from rpeg.plan.rules import check_plan
+from rpeg.plan.workers import ROLLING, SAMPLING
 
-__all__ = ["HOST", "ROLLING", "SAMPLING", "bind_local", "sampled_by"]
+__all__ = ["HOST", "bind_local", "sampled_by"]
 
 HOST = "host"
 """The mesh of stages that need no accelerator: verifiers and advantages."""
-
-SAMPLING = (StageKind.GENERATE, StageKind.EVALUATE)
-"""Kinds of stages whose engine samples; all others compute with torch."""
-ROLLING = (*SAMPLING, StageKind.PULL)
-"""Kinds of stages that a worker has a sampler for, one for all of them."""
 
 _ON_HOST = (StageKind.VERIFY, StageKind.ADVANTAGE, StageKind.FILTER, StageKind.SOURCE)
 

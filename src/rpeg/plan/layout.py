@@ -31,6 +31,9 @@ def box_of(tensor: Tensor, layout: Layout, mesh: Mesh, rank: int) -> Box | None:
 
     Splits apply in the order of the layout, each to what the one before left. ZeRO level 3 then splits the first
     dimension that does not count layers over the data parallel ranks, as FSDP does.
+
+    A layout does not know the schedule of a pipeline: of an interleaved one the box has as many layers as a rank holds,
+    but the rank holds two runs of them, apart.
     """
     where = coordinates(mesh, rank)
     if not _is_at_end(tensor, layout, mesh, where):

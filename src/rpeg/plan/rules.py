@@ -1,4 +1,4 @@
-"""Is this plan legal for this graph? P1 bindings, P2 meshes, P3 layouts, P4 memory, P5 orders, P6 collectives.
+"""Is this plan legal for this graph? P1 bindings, P2 meshes, P3 layouts, P4 memory, P5 orders, P6 waiting, P7 workers.
 
 All problems are reported at once. What a rule needs to know of the machine is in the `Site`; without one, a plan is
 held against its graph only.
@@ -19,6 +19,7 @@ from rpeg.plan.plan import Mesh, Plan
 from rpeg.plan.rules_layout import p3_layouts
 from rpeg.plan.rules_memory import p4_memory, p4_residencies
 from rpeg.plan.rules_order import p5_alive, p5_orders, p6_collectives
+from rpeg.plan.rules_workers import p7_workers
 from rpeg.plan.shipments import reshards
 from rpeg.plan.site import Site
 
@@ -110,7 +111,7 @@ _Rule = Callable[[Graph, Plan, Site | None], Iterator[Fault]]
 
 PLAN_RULES: tuple[tuple[_Rule, ...], ...] = (
     (p1_bindings, p2_meshes, p3_layouts, p5_orders),
-    (p1_pulls, p1_transfers, p4_residencies, p6_collectives),
+    (p1_pulls, p1_transfers, p4_residencies, p6_collectives, p7_workers),
     (p5_alive,),
     (p4_memory,),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rpeg.hardware.topology import System
 from rpeg.plan.costs import Costs, Sizes
+from rpeg.plan.workers import Workers
 from rpeg.shapes.tensor import Tensor
 
 __all__ = ["Site"]
@@ -21,3 +22,5 @@ class Site:
     """Weights by model."""
     costs: Costs | None = None
     sizes: Sizes | None = None
+    workers: Workers | None = None
+    """Who carries the plan out; None: other software, which may do everything."""

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rpeg.graph.access import Refresh
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators
+from rpeg.graph.lineage import generators, is_refreshed
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.plan.firings import num_events
 from rpeg.runtime.rows import Rows
 
-__all__ = ["Flow", "Taken", "flows", "is_refreshed"]
+__all__ = ["Flow", "Taken", "flows"]
 
 _SLICE = 16
 """Tokens of every row between two looks at whether something else wants the worker."""
@@ -37,11 +36,6 @@ def flows(graph: Graph, stage: str) -> bool:
     if one.kind is not StageKind.GENERATE or one.body is not None or len(generators(graph)) > 1:
         return False
     return num_events(graph, stage) > 1 or is_refreshed(graph, stage)
-
-
-def is_refreshed(graph: Graph, stage: str) -> bool:
-    """Return whether a generator takes newer weights between two tokens."""
-    return any(read.refresh is Refresh.TOKEN for read in graph.reads(stage))
 
 
 @dataclass(frozen=True, slots=True)

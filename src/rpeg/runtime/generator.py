@@ -14,7 +14,7 @@ from rpeg.environments.base import Environment
 from rpeg.environments.problem import Problem
 from rpeg.environments.rewards import Scorer
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators
+from rpeg.graph.lineage import generators, is_refreshed
 from rpeg.numerics.model import load_model
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout
 from rpeg.numerics.precision import device, dtype
@@ -25,7 +25,7 @@ from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
 from rpeg.runtime.carry import Carry, Window, carry_of
 from rpeg.runtime.conversation import Conversation, converse, turn_metrics
-from rpeg.runtime.flow import Flow, flows, is_refreshed
+from rpeg.runtime.flow import Flow, flows
 from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.judge import Judge
 from rpeg.runtime.learner import copied

@@ -14,8 +14,8 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout
 from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
-from rpeg.plan.bind import ROLLING
-from rpeg.plan.plan import Binding
+from rpeg.plan.plan import Binding, Recompute
+from rpeg.plan.workers import ROLLING
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import open_rewards
 from rpeg.runtime.advantages import Advantages
@@ -182,7 +182,7 @@ class Roles:
         if found is None:
             return WHOLE, None
         rows = int(found.micro_rows.evaluate(self._graph.env))
-        layout = ModelLayout(found.layout.shard, found.layout.zero, found.pipeline)
+        layout = ModelLayout(found.layout.shard, found.layout.zero, found.pipeline, found.recompute is Recompute.FULL)
         return layout, rows if rows > 1 else None  # 1 is what bindings say that leave it to the token budget
 
     def _is_per_group(self, name: str) -> bool:

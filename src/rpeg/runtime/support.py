@@ -97,26 +97,6 @@ def _repeated(graph: Graph) -> Iterator[Fault]:
             yield Fault(", ".join(names), text, "only 1 of a kind runs yet")
 
 
-def _apart(graph: Graph, plan: Plan) -> Iterator[Fault]:
-    """Yield models whose stages are on several meshes, though all of them work on the same weights in memory."""
-    learning = (StageKind.FORWARD, StageKind.TRAIN, StageKind.UPDATE, StageKind.PUSH)
-    trained = {stage.model for stage in graph.stages if stage.kind is StageKind.TRAIN}
-    together: dict[str | None, list[str]] = {
-        model: [stage.name for stage in graph.stages if stage.model == model and stage.kind in learning]
-        for model in sorted(filter(None, trained))
-    }
-    for stage in graph.stages:  # an average of weights is beside them, and so is what reads it
-        if stage.kind is StageKind.UPDATE and stage.model is not None and stage.model not in trained:
-            reads = {read.data for read in graph.reads(stage.name)}
-            (source,) = {model for model in together if model and f"{model}.master" in reads}
-            together[source] += [each.name for each in graph.stages if each.model == stage.model]
-    for model, stages in together.items():
-        meshes = {plan.mesh_of(stage) for stage in stages}
-        if len(meshes) > 1:
-            text = f"{', '.join(stages)} are on {len(meshes)} meshes: {', '.join(sorted(meshes))}"
-            yield Fault(str(model), text, "put the stages of a trained model on one mesh")
-
-
 def loop_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
     """Yield what the loops inside the graph's stages and the recipe say differently."""
     there = {stage.body.index: stage.name for stage in graph.stages if stage.body is not None}
@@ -162,6 +142,5 @@ def check_plan_runs(recipe: Recipe, graph: Graph, plan: Plan, events: EventGraph
         for event in events.events
         if event.stage not in stages | moves
     ]
-    faults += _apart(graph, plan)
     if faults:
         raise PlanError("plan", faults)

@@ -36,8 +36,7 @@ class Case:
             self.workload,
             goal.pins,
             goal.regions,
-            is_here=goal.is_here,
-            has_ranks=goal.has_ranks,
+            goal.workers,
         )
 
     def search(self) -> Outcome:

@@ -19,6 +19,7 @@ from rpeg.hardware.topology import System
 from rpeg.perf.demand import demands
 from rpeg.perf.software import Software, software_for
 from rpeg.perf.workload import Workload
+from rpeg.plan.workers import Workers
 from rpeg.search.allocation import AllocationProblem
 from rpeg.search.branch import Allocation, allocate
 from rpeg.search.plans import Assigned, Priced, draw_plan, price_plan
@@ -55,10 +56,8 @@ class Goal:
     """By call, the only place where it may run."""
     top: int = 5
     """Plans that are returned."""
-    is_here: bool = False
-    """Whether the plans are for the engine of this machine, which gives every call one device and its own defaults."""
-    has_ranks: bool = False
-    """Whether that engine may give a call several devices, each with all of its model."""
+    workers: Workers | None = None
+    """Who carries the plans out, in layouts and with defaults of their own; None: other software, which may do all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +117,7 @@ def find_plans(
         workload,
         goal.pins,
         goal.regions,
-        is_here=goal.is_here,
-        has_ranks=goal.has_ranks,
+        goal.workers,
     )
     tried = _searches(every, market)
     plans, refused = _plans_of(tried)

@@ -14,15 +14,17 @@ from rpeg.graph.lineage import generators, lead
 from rpeg.graph.stage import StageKind
 from rpeg.perf.estimate import Estimate
 from rpeg.perf.layouts import Choice
+from rpeg.plan.bind import sampled_by
 from rpeg.plan.events import Arc, Event, cycle_ratio
-from rpeg.plan.fixed import DeviceGroup, GroupLayout, draw_groups
+from rpeg.plan.fixed import DeviceGroup, draw_groups
 from rpeg.plan.lower import lower
 from rpeg.plan.orders import alone, dealt, depths, in_sequence, rendezvous
-from rpeg.plan.plan import Binding, Home, Layout, Method, Plan, Residency, Transfer
+from rpeg.plan.plan import Balance, Binding, Home, Method, Plan, Residency, Transfer
 from rpeg.plan.rules import check_plan, validate_plan
 from rpeg.plan.shipments import reshards
 from rpeg.plan.site import Site
 from rpeg.search.calls import StageCall, calls_of
+from rpeg.search.crew import group_layout, learning_with
 from rpeg.search.prices import Row
 from rpeg.search.problem import Market
 from rpeg.search.space import Place
@@ -71,16 +73,22 @@ def draw_plan(graph: Graph, market: Market, assigned: Sequence[Assigned]) -> Pla
         choice = each.row.choice
         groups.setdefault((each.place.where, choice.tp, choice.pp, choice.cp, choice.ep), []).append(each)
     meshes = [
-        DeviceGroup(_mesh_name(members), where, tuple(m.call.name for m in members), _layout(members[0].row.choice))
+        DeviceGroup(
+            _mesh_name(members), where, tuple(m.call.name for m in members), group_layout(members[0].row.choice)
+        )
         for (where, *_), members in groups.items()
     ]
     residencies = [found for each in assigned for found in _residencies(graph, each)]
     weights = tensors_of(graph, market)
     plan = draw_groups(graph, market.system, meshes, weights, dtype=market.workload.dtype, residencies=residencies)
-    if market.is_here:
-        return replace(plan, bindings=tuple(_plain(binding) for binding in plan.bindings))
     choices = {name: each.row.choice for each in assigned for name in each.call.stages}
+    if market.workers is not None:  # what works on the very weights of a trained model lies as these do
+        for name, train in learning_with(graph, list(choices)).items():
+            choices[name] = replace(choices[name], zero=choices[train].zero)
     plan = replace(plan, bindings=tuple(_bound(graph, binding, choices) for binding in plan.bindings))
+    if market.workers is not None:
+        plan = replace(plan, bindings=tuple(_as_workers_do(binding) for binding in plan.bindings))
+        return sampled_by(graph, plan, market.workers.sampling_engine)
     return replace(plan, transfers=tuple(_in_buckets(graph, plan)))
 
 
@@ -91,17 +99,13 @@ def _in_buckets(graph: Graph, plan: Plan) -> Iterator[Transfer]:
             yield Transfer(shipment.data, reader, Method.BUCKETED, _BUCKET_BYTES)
 
 
-def _plain(binding: Binding) -> Binding:
-    """Return a binding that leaves everything but the place to the engine."""
-    return Binding(binding.stage, binding.mesh, Layout(binding.mesh))
+def _as_workers_do(binding: Binding) -> Binding:
+    """Return a binding as workers carry it out: padded rows, in their order, in the number formats of the recipe."""
+    return replace(binding, layout=replace(binding.layout, dtype="float32"), pack=False, balance=Balance.ROWS)
 
 
 def _mesh_name(members: Sequence[Assigned]) -> str:
     return "_".join(each.call.name.replace("+", "_") for each in members)
-
-
-def _layout(choice: Choice) -> GroupLayout:
-    return GroupLayout(choice.tp, choice.pp, choice.cp, choice.ep, choice.zero, pipeline=choice.pipeline)
 
 
 def _bound(graph: Graph, binding: Binding, choices: Mapping[str, Choice]) -> Binding:
@@ -149,7 +153,7 @@ def price_plan(graph: Graph, plan: Plan, market: Market) -> Priced:
         found_s, limiting = cycle_ratio(lower(graph, other, estimate))
         if found_s < step_s:
             best, step_s, cycle = other, found_s, limiting
-    site = Site(market.system, tensors_of(graph, market), estimate, estimate)
+    site = Site(market.system, tensors_of(graph, market), estimate, estimate, market.workers)
     if faults := validate_plan(graph, best, site):
         raise PlanError(f"plan of {graph.name}", faults)
     return Priced(graph, best, float(step_s), tuple(cycle))

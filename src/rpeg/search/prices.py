@@ -24,6 +24,7 @@ from rpeg.perf.stage import price_stage
 from rpeg.perf.stage_prices import StagePrices
 from rpeg.plan.firings import num_events
 from rpeg.search.calls import StageCall
+from rpeg.search.crew import Crew
 
 __all__ = ["Pin", "Row", "call_rows"]
 
@@ -72,6 +73,7 @@ def call_rows(
     software: Software,
     *,
     pin: Pin | None = None,
+    crew: Crew | None = None,
 ) -> tuple[Row, ...]:
     """Return the ways to run a call on a place, the fastest first; none where it does not fit.
 
@@ -82,17 +84,24 @@ def call_rows(
         place: the devices.
         software: whose constants count.
         pin: what of the layout is fixed.
+        crew: who carries the layouts out; None: other software.
     """
     demand = demands[call.name]
     shape = demand.parts[0].shape if demand.parts else demand.shape
     assert shape is not None, call
-    table = layouts_for(shape, place.num_devices, place.levels[-1].count, call.kind, demand.rows)
+    if crew is None:
+        table = layouts_for(shape, place.num_devices, place.levels[-1].count, call.kind, demand.rows)
+    else:
+        micro_rows = 1 if pin is None else pin.degrees.get("micro_rows", 1)
+        table = crew.layouts(shape, place.num_devices, demand.rows, micro_rows)
     if pin is not None:
         table = pin.keeps(table)
     rows = _priced(graph, call, demands, place, software, table)
     if call.kind is StageKind.GENERATE:
         fewer = _with_fewer_slots([row.choice for row in _front(rows)], demand.rows)
         rows += _priced(graph, call, demands, place, software, table_of(fewer))
+    if crew is not None:
+        return tuple(rows) if crew.keeps_every_row else _front(rows)
     return _front([*rows, *_hauled(rows, call, place)])
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.hardware.topology import System
 from rpeg.perf.demand import Demand
-from rpeg.perf.layouts import Choice
 from rpeg.perf.software import Software
 from rpeg.perf.workload import Workload
+from rpeg.plan.workers import Workers
 from rpeg.search.allocation import AllocationProblem, Call, Floats, Reshard
 from rpeg.search.calls import StageCall, Supply, calls_of, supplies_of
+from rpeg.search.crew import Crew, learning_with
 from rpeg.search.prices import Pin, Row, call_rows
 from rpeg.search.space import Place, places_of
 from rpeg.search.structures import Structure
@@ -27,6 +29,8 @@ _TOO_SLOW = 2.0
 """A call whose work on a place takes so many times what all calls take in turn has no business there."""
 _WEIGHT_BYTES = 2.0
 """Of a weight as it is sent to a reader."""
+_NEVER_S = 1e9
+"""Of a reshard that workers do not make: no choice with it is the best one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,8 @@ class Market:
     """By call."""
     regions: Mapping[str, str]
     """By call, the only place where it may run."""
-    is_here: bool
-    """Whether every call has the defaults of the engine, and one device."""
-    has_ranks: bool
-    """Whether it may nevertheless have several, each with all of its model."""
+    workers: Workers | None
+    """Who carries the plans out; None: other software."""
     _rows: dict[object, tuple[Row, ...]]
     """What was priced before: structures have most of their calls in common."""
 
@@ -67,12 +69,10 @@ class Market:
         workload: Workload,
         pins: Mapping[str, Pin] | None = None,
         regions: Mapping[str, str] | None = None,
-        *,
-        is_here: bool = False,
-        has_ranks: bool = False,
+        workers: Workers | None = None,
     ) -> Market:
         """Return a market where nothing has been priced yet."""
-        return cls(system, software, workload, pins or {}, regions or {}, is_here, has_ranks, {})
+        return cls(system, software, workload, pins or {}, regions or {}, workers, {})
 
     def candidates(
         self, structure: Structure, call: StageCall, demands: Mapping[str, Demand], *, may_haul: bool
@@ -88,9 +88,7 @@ class Market:
             if least_work * whole.system.num_devices > _TOO_SLOW * self.turn_s(structure, demands) * len(place.devices):
                 continue
             for row in self._priced(structure, call, demands, place):
-                if self.is_here and len(place.devices) > 1 and not _is_replica(row.choice):
-                    continue
-                if not row.is_hauled or (may_haul and not self.is_here):
+                if not row.is_hauled or (may_haul and self.workers is None):
                     places.append(place)
                     rows.append(row)
         return Candidates(tuple(places), tuple(rows))
@@ -106,7 +104,7 @@ class Market:
     @property
     def may_have_ranks(self) -> bool:
         """Whether a call may have more than one device."""
-        return self.has_ranks or not self.is_here
+        return self.workers is None or self.workers.has_ranks
 
     def _places(self, call: StageCall) -> Sequence[Place]:
         wanted = self.regions.get(call.name)
@@ -116,21 +114,13 @@ class Market:
     def _priced(
         self, structure: Structure, call: StageCall, demands: Mapping[str, Demand], place: Place
     ) -> tuple[Row, ...]:
-        graph = structure.graph
+        graph, pin = structure.graph, self.pins.get(call.name)
         asked = tuple((demands[name], graph.firings(name)) for name in call.stages)
-        key = (place.kind, call.kind, call.trains, self.pins.get(call.name), asked)
+        crew = None if self.workers is None else Crew(graph, call, self.workers)
+        key = (place.kind, call.kind, call.trains, pin, asked, crew and structure)
         if key not in self._rows:
-            pin = self.pins.get(call.name)
-            self._rows[key] = call_rows(graph, call, demands, place.system, self.software, pin=pin)
+            self._rows[key] = call_rows(graph, call, demands, place.system, self.software, pin=pin, crew=crew)
         return self._rows[key]
-
-
-def _is_replica(choice: Choice) -> bool:
-    """Whether a layout keeps all of a model on every rank: ranks differ in their rows only.
-
-    ZeRO level 1 is the lowest that training is priced with; the plan that is drawn from it says 0.
-    """
-    return choice.tp == choice.pp == choice.cp == choice.ep == 1 and choice.zero <= 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +162,7 @@ def pose(structure: Structure, market: Market, demands: Mapping[str, Demand], sh
     problem = AllocationProblem(
         tuple(place.devices for place in places),
         tuple(_call(call, found[call.name], index, call.name in supplied) for call in calls),
-        tuple(_reshard(each, found, market) for each in supplies),
+        tuple(_reshards(structure.graph, supplies, found, market)),
         market.system.device.memory_bytes * share,
         structure.staleness,
         frozenset(ahead),
@@ -197,6 +187,18 @@ def _call(call: StageCall, found: Candidates, index: Mapping[frozenset[int], int
 
 def _column(found: Candidates, name: str) -> Floats:
     return np.array([getattr(row, name) for row in found.rows], dtype=float)
+
+
+def _reshards(
+    graph: Graph, supplies: Sequence[Supply], found: Mapping[str, Candidates], market: Market
+) -> Iterator[Reshard]:
+    """Yield what it takes to get weights to their readers; those that workers keep once are nowhere else."""
+    kept = dict[str, str]() if market.workers is None else learning_with(graph, list(found))
+    for reader, source in kept.items():
+        yield Reshard(source, reader, np.where(_is_same(found[source], found[reader]), 0.0, _NEVER_S), True)
+    for supply in supplies:
+        if kept.get(supply.reader) != supply.source:
+            yield _reshard(supply, found, market)
 
 
 def _reshard(supply: Supply, found: Mapping[str, Candidates], market: Market) -> Reshard:
@@ -227,8 +229,9 @@ def _is_same(source: Candidates, reader: Candidates) -> npt.NDArray[np.bool_]:
     return a[:, None] == b[None, :]
 
 
-def _lie(place: Place, row: Row) -> tuple[frozenset[int], int, int, int, bool]:
-    return place.devices, row.choice.tp, row.choice.pp, row.choice.ep, row.choice.zero == 3
+def _lie(place: Place, row: Row) -> tuple[frozenset[int], int, int, int, int, bool]:
+    choice = row.choice
+    return place.devices, choice.tp, choice.pp, choice.cp, choice.ep, choice.zero == 3
 
 
 def _is_near(source: Candidates, reader: Candidates, system: System) -> npt.NDArray[np.bool_]:

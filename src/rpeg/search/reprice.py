@@ -66,7 +66,9 @@ def checked(case: Case, graph: Graph, plan: Plan) -> Plan:
         PlanError: with every rule that it breaks.
     """
     estimate = Estimate(graph, plan, case.workload, case.system, case.software)
-    return check_plan(graph, plan, Site(case.system, tensors_of(graph, case.market()), estimate, estimate))
+    return check_plan(
+        graph, plan, Site(case.system, tensors_of(graph, case.market()), estimate, estimate, case.goal.workers)
+    )
 
 
 def transplanted(case: Case, plan: Plan, graph: Graph) -> Priced:

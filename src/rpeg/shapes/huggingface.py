@@ -15,7 +15,7 @@ from rpeg.errors import Fault, ModelError
 from rpeg.shapes.families import FAMILIES, ROUTED, SIZES, Family, Mixture
 from rpeg.shapes.model import Experts, LatentAttention, LinearAttention, ModelShape
 
-__all__ = ["read_config"]
+__all__ = ["language_config", "read_config"]
 
 _OPTIONAL = ("kv_heads", "head_size", "max_positions")
 """Sizes that follow from others, or are not needed, where the key is missing."""
@@ -52,10 +52,7 @@ def read_config(config: Mapping[str, Any] | Path | str) -> ModelShape:
     >>> read_config({"model_type": "llama", **sizes}).head_size
     128
     """
-    where, found = _content(config)
-    text = found.get("text_config")
-    if isinstance(text, dict):
-        found = {**cast("dict[str, Any]", text), "_name_or_path": found.get("_name_or_path", "")}
+    where, found = language_config(config)
     model_type = found.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ModelError(where, [_unknown(model_type)])
@@ -64,6 +61,19 @@ def read_config(config: Mapping[str, Any] | Path | str) -> ModelShape:
     if reader.faults:
         raise ModelError(where, reader.faults)
     return shape
+
+
+def language_config(config: Mapping[str, Any] | Path | str) -> tuple[str, Mapping[str, Any]]:
+    """Return what to call a configuration in messages, and what it says of the language model.
+
+    Raises:
+        ModelError: when there is no such file, or no JSON object in it.
+    """
+    where, found = _content(config)
+    text = found.get("text_config")
+    if isinstance(text, dict):
+        found = {**cast("dict[str, Any]", text), "_name_or_path": found.get("_name_or_path", "")}
+    return where, found
 
 
 def _content(config: Mapping[str, Any] | Path | str) -> tuple[str, Mapping[str, Any]]:

@@ -235,9 +235,10 @@ def _experts(shape: ModelShape) -> Iterator[Tensor]:
     if experts is None:
         return
     layers, hidden, count = (LAYERS, shape.expert_layers), ("hidden", shape.hidden), ("experts", experts.count)
-    yield from _linear_map("router", (layers, count, hidden), experts.has_bias, (layers, count))
+    routes = "routes", experts.count  # as many, but every rank chooses among all of them
+    yield from _linear_map("router", (layers, routes, hidden), experts.has_bias, (layers, routes))
     if experts.has_correction:
-        yield Tensor("router.correction", (layers, count))
+        yield Tensor("router.correction", (layers, routes))
     yield from _block("experts.", (layers, count), ("expert_ffn", experts.ffn), shape, experts.has_bias)
     if experts.shared_ffn:
         yield from _block("shared.", (layers,), ("shared_ffn", experts.shared_ffn), shape, shape.has_ffn_bias)

@@ -39,6 +39,7 @@ PLAN_NAMES = {
     "up_proj": "up",
     "down_proj": "down",
     "experts.down_proj": "experts.down",
+    "mlp.gate": "router",
 }
 """What the plan calls a parameter whose name ends like this; the longest ending counts."""
 
@@ -88,8 +89,11 @@ def layouts(draw: st.DrawFn) -> tuple[Any, Layout, Mesh]:
     architecture = "qwen3_moe" if experts else draw(st.sampled_from(["llama", "qwen3", "mistral"]))
     model = empty_model(architecture, heads, kv_heads, 16, draw(st.sampled_from([32, 36])), experts)
     shard = [("heads", "tp"), ("kv_heads", "tp"), ("vocabulary", "tp")]
-    shard += [(draw(st.sampled_from(["experts", "expert_ffn"])), "tp")] if experts else [("ffn", "tp")]
-    return model, Layout("trn", tuple(shard), zero), Mesh("trn", "", (("dp", dp), ("tp", tp)))
+    ep = draw(st.sampled_from([1, 2])) if experts else 1
+    shard += [("experts", "ep")] if ep > 1 else []
+    shard += [(draw(st.sampled_from(["experts", "expert_ffn"])), "tp")] if experts and tp * ep <= experts else []
+    shard += [] if experts else [("ffn", "tp")]
+    return model, Layout("trn", tuple(shard), zero), Mesh("trn", "", (("dp", dp), ("ep", ep), ("tp", tp)))
 
 
 @settings(max_examples=60)

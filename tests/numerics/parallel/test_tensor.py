@@ -22,8 +22,8 @@ from rpeg.errors import ModelError
 from rpeg.numerics.parallel import sharded
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.sharded import Passing, ShardedModel
-from rpeg.numerics.parallel.shards import FAMILIES
 from rpeg.numerics.scores import Scores, response_scores
+from rpeg.shapes.splits import SPLIT_FAMILIES
 
 pytestmark = pytest.mark.multiproc
 
@@ -46,7 +46,9 @@ def test_their_relatives(two_ranks: Ranks, architecture: str) -> None:
 
 
 def test_every_family_is_compared() -> None:
-    assert {*DENSE, *RELATIVES, "mixtral", "qwen2_moe", "qwen3_moe"} == {*FAMILIES}  # the last three in test_experts.py
+    assert {*DENSE, *RELATIVES, "mixtral", "qwen2_moe", "qwen3_moe"} == {
+        *SPLIT_FAMILIES
+    }  # the last three in test_experts.py
 
 
 @pytest.mark.parametrize("is_sequence_parallel", [False, True])

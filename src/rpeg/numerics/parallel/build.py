@@ -21,6 +21,7 @@ from rpeg.numerics.parallel.pipeline_parts import pipeline_faults
 from rpeg.numerics.parallel.sharded import Passing, ShardedModel
 from rpeg.numerics.parallel.shards import split_faults
 from rpeg.numerics.parallel.whole import ScoreBatch, WholeModel
+from rpeg.numerics.recompute import recompute_layers
 
 __all__ = ["WHOLE", "ModelLayout", "is_split", "layout_faults", "parallel_model"]
 
@@ -35,6 +36,8 @@ class ModelLayout:
     """ZeRO level."""
     schedule: str | None = None
     """In which order micro-batches pass a pipeline; None, as of passes without gradients, is one after the other."""
+    recomputes: bool = False
+    """Whether activations inside of layers are made again in the backward pass instead of being kept."""
 
 
 WHOLE = ModelLayout()
@@ -102,6 +105,8 @@ def parallel_model(
         passing: Says how rows go through a split model; not asked for a whole one.
         score: How they go through a whole one.
     """
+    if layout.recomputes:
+        recompute_layers(model)
     if mesh is None or not is_split(layout, {axis: size for axis, (_, size) in places(mesh).items()}):
         return WholeModel(model, score, Peers(mesh, ROW_AXES))
     split, is_plain = _without_layers(layout), axis_size(mesh, "pp") == axis_size(mesh, "cp") == 1

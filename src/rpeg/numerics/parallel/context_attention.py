@@ -32,27 +32,24 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from rpeg.errors import Fault, ModelError
 from rpeg.numerics.parallel.axes import axis_group, axis_size
 from rpeg.numerics.parallel.collectives import gather
+from rpeg.shapes.splits import LENGTH_DEPENDENT, SEQUENCE_LAYERS
 
 __all__ = ["context_faults", "split_attention"]
 
 _numbers = itertools.count()
 _HEADS, _TOKENS = 1, 2
 """Dimensions of queries, keys and values."""
-_KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention"})
-_LENGTH_DEPENDENT = ("dynamic", "longrope")
-"""Kinds of rotary embeddings that depend on the longest position in a pass, which differs from rank to rank."""
-
 _Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def context_faults(config: PreTrainedConfig) -> Iterator[Fault]:
     """Yield what keeps a model from being split along the sequence."""
     where = f"model type {config.model_type}"
-    if others := sorted(set(getattr(config, "layer_types", None) or ()) - _KNOWN_LAYERS):
+    if others := sorted(set(getattr(config, "layer_types", None) or ()) - SEQUENCE_LAYERS):
         what = f"its layers of type {', '.join(others)} cannot be split along the sequence"
         yield Fault(where, what, "leave cp at 1")
     rotary = str(getattr(config, "rope_parameters", None))
-    if kind := next((each for each in _LENGTH_DEPENDENT if f"'{each}'" in rotary), None):
+    if kind := next((each for each in LENGTH_DEPENDENT if f"'{each}'" in rotary), None):
         what = f"its rotary embeddings ({kind}) depend on the longest row, of which each rank has a part"
         yield Fault(where, what, "leave cp at 1")
 

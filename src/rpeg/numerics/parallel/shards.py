@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
+from rpeg.shapes.splits import SPLIT_FAMILIES
 
-__all__ = ["FAMILIES", "Box", "Cut", "Places", "Shard", "Split", "Tile", "parts_of", "shards_of", "split_faults"]
+__all__ = ["Box", "Cut", "Places", "Shard", "Split", "Tile", "parts_of", "shards_of", "split_faults"]
 
 Box = tuple[tuple[int, int], ...]
 """Per dimension, the first index and the one after the last."""
@@ -25,25 +26,6 @@ Places = Mapping[str, tuple[int, int]]
 """By axis of a mesh, this rank's place along it, and how many there are."""
 Split = Sequence[tuple[str, str]]
 """Which part is split over which axis, in this order; as in `rpeg.plan.plan.Layout`."""
-
-FAMILIES = (
-    "arcee",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "llama",
-    "ministral",
-    "ministral3",
-    "mistral",
-    "mixtral",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "seed_oss",
-    "smollm3",
-)
-"""Model types whose modules are called, and work together, as `parts_of` supposes."""
 
 _SHOWN = 64
 """Largest degree that a message proposes."""
@@ -178,7 +160,7 @@ def shards_of(model: PreTrainedModel, split: Split, places: Places) -> dict[str,
         faults += _wrapped(model)
     if faults:
         raise ModelError("layout", faults)
-    if model.config.model_type not in FAMILIES:
+    if model.config.model_type not in SPLIT_FAMILIES:
         return {name: Shard(tuple(parameter.shape)) for name, parameter in model.named_parameters()}
     counts = _counts(model.config)
     found: dict[str, Shard] = {}
@@ -211,9 +193,9 @@ def split_faults(config: PreTrainedConfig, split: Split, sizes: Mapping[str, int
     used = [(part, axis) for part, axis in split if sizes.get(axis, 1) > 1]
     if not used:
         return
-    if config.model_type not in FAMILIES:
+    if config.model_type not in SPLIT_FAMILIES:
         what = f"no split of {config.model_type} over {', '.join(sorted({axis for _, axis in used}))} is known"
-        yield Fault("layout", what, f"known are {', '.join(FAMILIES)}; zero 3 over dp splits any model")
+        yield Fault("layout", what, f"known are {', '.join(SPLIT_FAMILIES)}; zero 3 over dp splits any model")
         return
     left = _counts(config)
     for part, axis in used:

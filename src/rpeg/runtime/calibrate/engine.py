@@ -79,6 +79,7 @@ _TRAINING = TrainingConstants(
     imbalance=1.0,
     fusion="eager",
     is_host_added=True,
+    is_sharded_each_pass=True,
     micro_batch_s=2e-3,
     tensor_s=2e-5,
 )
