@@ -26,7 +26,7 @@ from rpeg.runtime.origin import Origin
 from rpeg.runtime.policy import Policy
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.shares import deal
-from rpeg.runtime.task import Task
+from rpeg.runtime.task import Staged, Task
 from rpeg.runtime.world import ALONE, Ranks
 
 pytestmark = pytest.mark.multiproc
@@ -60,7 +60,8 @@ def _steps(axes: Axes, layout: ModelLayout, origin: Origin, out: Path, steps: ra
         update = Task("update", StageKind.UPDATE, step, 0, Rows({}), Rows({}), {"actor.master": step})
         seen |= {f"{k}.{step}": v for k, v in policy.update(update).metrics.items()}
     policy.save(out)
-    published = policy.push(Task("push", StageKind.PUSH, steps.stop - 1, 0, Rows({}), Rows({}), {})).weights
+    staged = policy.push(Task("push", StageKind.PUSH, steps.stop - 1, 0, Rows({}), Rows({}), {})).weights
+    published = staged.whole if isinstance(staged, Staged) else None
     return seen, published, policy.score(share.samples).rows()
 
 

@@ -30,6 +30,7 @@ from rpeg.runtime.reference import AdapterOff, AverageReference, FrozenReference
 from rpeg.runtime.reward_model import RewardRole
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.transport import Transport
 from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Method", "Roles"]
@@ -42,10 +43,21 @@ class Roles:
     """The roles of one worker, by what its stages are and which model they use."""
 
     def __init__(
-        self, recipe: Recipe, graph: Graph, origin: Origin, ranks: Ranks = ALONE, bindings: Sequence[Binding] = ()
+        self,
+        recipe: Recipe,
+        graph: Graph,
+        origin: Origin,
+        ranks: Ranks = ALONE,
+        bindings: Sequence[Binding] = (),
+        transport: Transport | None = None,
     ) -> None:
-        """Build nothing yet; ``ranks`` do the same with other rows, or with other parts of models as bindings say."""
+        """Build nothing yet; ``ranks`` do the same with other rows, or with other parts of models as bindings say.
+
+        Published weights go by ``transport`` from rank to rank, if there is a world to go through.
+        """
         self._recipe, self._graph, self._origin, self._ranks = recipe, graph, origin, ranks
+        # What an adapter adds, and a value head beside the weights, no rank has as a tile of a model.
+        self._transport = None if recipe.model.adapter is not None or self._records_values else transport
         self._binding_of = {binding.stage: binding for binding in bindings}
         self._trained = {stage.model for stage in graph.stages if stage.kind is StageKind.TRAIN}
 
@@ -103,7 +115,8 @@ class Roles:
     def policy(self) -> Policy:
         """What is trained to act."""
         trains = [each for each in self._graph.stages if each.kind is StageKind.TRAIN and not self._is_critic(each)]
-        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, *self._laid_out(trains))
+        layout = self._laid_out(trains)
+        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, *layout, self._transport)
 
     @cached_property
     def critic(self) -> Critic:
@@ -143,8 +156,9 @@ class Roles:
         origin = self._origin
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
         values = self._records_values
+        weights = origin.model, origin.version, self._rewards
         return Generator(
-            self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, self._ranks, values=values
+            self._recipe, self._graph, *weights, judge, self._ranks, values=values, transport=self._transport
         )
 
     @cached_property

@@ -13,6 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
+from rpeg.numerics.parallel.shards import Tile
+
 __all__ = ["Held", "Hold", "reshard", "rest_of"]
 
 
@@ -36,6 +38,10 @@ class Held(Protocol):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return copies of the complete weights, on every rank."""
+        ...
+
+    def tiles(self) -> Mapping[str, Tile]:
+        """Return what this rank holds of every weight."""
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

@@ -17,7 +17,19 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
 
-__all__ = ["FAMILIES", "Box", "Cut", "Places", "Shard", "Split", "Tile", "parts_of", "shards_of", "split_faults"]
+__all__ = [
+    "FAMILIES",
+    "Box",
+    "Cut",
+    "Places",
+    "Shard",
+    "Split",
+    "Tile",
+    "parts_of",
+    "shards_of",
+    "split_faults",
+    "whole_tiles",
+]
 
 Box = tuple[tuple[int, int], ...]
 """Per dimension, the first index and the one after the last."""
@@ -189,6 +201,11 @@ def shards_of(model: PreTrainedModel, split: Split, places: Places) -> dict[str,
         assert prod(shape) == parameter.numel(), f"{name} has {parameter.numel()} elements, its parts make {shape}"
         found[name] = Shard(shape, cuts, is_packed=len(shape) > parameter.ndim)
     return found
+
+
+def whole_tiles(model: PreTrainedModel) -> dict[str, Tile]:
+    """Return every parameter of a model that is not split, as the only tile of itself."""
+    return {name: shard.tile(model.get_parameter(name).detach()) for name, shard in shards_of(model, (), {}).items()}
 
 
 def _cuts(parts: Sequence[str], counts: Mapping[str, int], split: Split, places: Places) -> Iterator[Cut]:

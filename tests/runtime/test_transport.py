@@ -1,0 +1,236 @@
+"""Weights from the ranks of a trainer to those of a sampler: all of them, bit for bit, and no byte too many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.numerics.parallel.conftest import four_ranks as four_ranks
+from tests.numerics.parallel.conftest import two_ranks as two_ranks
+from tests.numerics.parallel.ranks import Ranks as Processes
+from tests.numerics.parallel.training import TEMPERATURE, Case, seeded_model
+
+from rpeg.errors import ModelError
+from rpeg.numerics.parallel.axes import device_mesh
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout, parallel_model
+from rpeg.numerics.parallel.sharded import Passing
+from rpeg.numerics.parallel.shards import Tile, whole_tiles
+from rpeg.numerics.parallel.split_sampler import SplitSampler
+from rpeg.numerics.scores import Scores
+from rpeg.runtime.transport import Transport
+from rpeg.runtime.world import Ranks, World
+
+pytestmark = pytest.mark.multiproc
+
+CPU = torch.device("cpu")
+Axes = tuple[tuple[str, int], ...]
+TP = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("vocabulary", "tp"))
+PP = (("layers", "pp"),)
+DENSE, TIED, MOE = Case(), Case(sizes=(("tie_word_embeddings", True),)), Case("qwen3_moe")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A trainer and a sampler on some ranks each."""
+
+    trains: range
+    axes: Axes
+    layout: ModelLayout
+    samples: range
+    sampling: Axes = (("dp", 1),)
+    """With tp the sampler is split as `TP` says."""
+    case: Case = DENSE
+
+
+def world_of(name: str) -> World:
+    """Return this rank's place among all; ``name`` keeps what is left at the store apart."""
+    host = dist.new_group(backend="gloo")
+    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    return World(Ranks(), dist.get_rank(), dist.get_world_size(), store, host)
+
+
+def _trained(way: Way) -> Mapping[str, Tile]:
+    """Return what this rank of the trainer holds; every rank of the world calls it."""
+    mesh = device_mesh(way.axes, CPU, way.trains)
+    if dist.get_rank() not in way.trains:
+        return {}
+
+    def refuse(*_: object) -> Scores:
+        raise AssertionError("nothing is scored here")
+
+    return parallel_model(seeded_model(way.case), way.layout, mesh, lambda: Passing(TEMPERATURE), refuse).tiles()
+
+
+def _sampled(way: Way) -> Mapping[str, Tile]:
+    """Return what this rank of the sampler has a place for; every rank of the world calls it."""
+    mesh = device_mesh(way.sampling, CPU, way.samples)
+    if dist.get_rank() not in way.samples:
+        return {}
+    empty = seeded_model(way.case)
+    if dict(way.sampling).get("tp", 1) == 1:
+        return whole_tiles(empty)
+    return SplitSampler(empty, mesh, [pair for pair in TP if pair[0] != "vocabulary"], 2, pad_id=0).tiles()
+
+
+def _times(tiles: Mapping[str, Tile], factor: float) -> dict[str, Tile]:
+    return {name: replace(tile, values=tile.values * factor) for name, tile in tiles.items()}
+
+
+def _delivered(name: str, way: Way) -> tuple[int, int, list[str], tuple[int, ...]]:
+    """Ship two versions, of which the second is taken first; then one that nobody takes.
+
+    Returns:
+        Bytes sent per version, bytes wanted that are not here, weights that are not what they should be, and the
+        versions whose buffers are still kept.
+    """
+    transport = Transport(world_of(name), CPU)
+    held, wanted = _trained(way), _sampled(way)
+    if held:
+        transport.offer(held)
+    if wanted:
+        transport.want(wanted)
+    transport.announce()
+    sent = {transport.push(version, _times(held, version)) for version in (1, 2)} if held else {0}
+    wrong: list[str] = []
+    whole = {key: each.detach() for key, each in seeded_model(way.case).named_parameters()}
+    for version in (2, 1) if wanted else ():
+        found = transport.pull(version)
+        wrong += sorted(wanted.keys() ^ found.keys())
+        for key, tile in wanted.items():
+            right = whole[key].view(tile.shape)[tuple(slice(*each) for each in tile.box)] * version
+            wrong += [] if torch.equal(found[key], right) else [key]
+    dist.barrier()
+    if held:
+        transport.push(3, held)
+    (num_bytes,) = sent
+    return (
+        num_bytes,
+        4 * sum(_lacking(tile, held.get(key)) for key, tile in wanted.items()),
+        wrong,
+        (transport.versions_under_way),
+    )
+
+
+def _lacking(wanted: Tile, held: Tile | None) -> int:
+    """Return the elements of a box that are not in another."""
+    if held is None:
+        return wanted.values.numel()
+    edges = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted.box, held.box, strict=True)]
+    return wanted.values.numel() - prod(max(0, end - first) for first, end in edges)
+
+
+FIRST, SECOND, HALF, REST = range(1), range(1, 2), range(2), range(2, 4)
+TWO = {
+    "one to one": Way(FIRST, (("dp", 1),), WHOLE, SECOND),
+    "to a sampler in parts, one of them here": Way(FIRST, (("dp", 1),), WHOLE, HALF, (("tp", 2),)),
+    "replicas to replicas in place": Way(HALF, (("dp", 2),), WHOLE, HALF, (("dp", 2),)),
+    "shares to replicas in place": Way(HALF, (("dp", 2),), ModelLayout(zero=3), HALF, (("dp", 2),), TIED),
+}
+FOUR = {
+    "replicas": Way(HALF, (("dp", 2),), WHOLE, REST, (("dp", 2),)),
+    "shares": Way(HALF, (("dp", 2),), ModelLayout(zero=3), REST, (("dp", 2),), TIED),
+    "shares to parts": Way(HALF, (("dp", 2),), ModelLayout(zero=1), REST, (("tp", 2),)),
+    "parts": Way(HALF, (("tp", 2),), ModelLayout(TP), REST, (("dp", 2),), TIED),
+    "parts to the same parts": Way(HALF, (("tp", 2),), ModelLayout(TP), REST, (("tp", 2),)),
+    "stages": Way(HALF, (("pp", 2),), ModelLayout(PP, schedule="1f1b"), REST, (("tp", 2),)),
+    "stages with a tied weight": Way(HALF, (("pp", 2),), ModelLayout(PP), REST, (("dp", 2),), TIED),
+    "tokens": Way(HALF, (("cp", 2),), WHOLE, range(3, 4)),
+    "shares of parts in place": Way(
+        range(4), (("dp", 2), ("tp", 2)), ModelLayout(TP, zero=3), range(4), (("dp", 2), ("tp", 2))
+    ),
+    "stages of shares in place": Way(
+        range(4), (("pp", 2), ("dp", 2)), ModelLayout(PP, zero=3), range(4), (("dp", 4),), TIED
+    ),
+    "stages of parts": Way(range(4), (("pp", 2), ("tp", 2)), ModelLayout((*TP, *PP)), range(4), (("tp", 4),)),
+    "experts": Way(HALF, (("ep", 2),), ModelLayout((("experts", "ep"),)), REST, (("dp", 2),), MOE),
+}
+
+
+def _check(found: list[tuple[int, int, list[str], tuple[int, ...]]], way: Way) -> None:
+    sent, lacking, wrong, kept = zip(*found, strict=True)
+    assert not any(wrong)
+    assert sum(sent) == sum(lacking) > 0
+    # What both versions had on their way is free again; of the third nobody has asked for anything.
+    assert kept == tuple((3,) if rank in way.trains else () for rank in range(len(found)))
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_between_two_ranks(two_ranks: Processes, name: str) -> None:
+    way = TWO[name]
+    found = two_ranks.run(_delivered, name, way)
+    if name == "replicas to replicas in place":
+        assert [each[:3] for each in found] == [(0, 0, [])] * 2
+    else:
+        _check(found, way)
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_between_four_ranks(four_ranks: Processes, name: str) -> None:
+    found = four_ranks.run(_delivered, name, FOUR[name])
+    _check(found, FOUR[name])
+    if name == "replicas":  # each of two senders has half of the work, as far as weights can be dealt
+        sent = [each[0] for each in found if each[0]]
+        assert len(sent) == 2
+        assert max(sent) < 1.2 * min(sent)
+
+
+def _narrowed() -> bool:
+    """Send float32 weights to a sampler in bfloat16; return whether they arrive rounded, in half the bytes."""
+    transport, model = Transport(world_of("narrow"), CPU), seeded_model(Case())
+    tiles = whole_tiles(model)
+    if dist.get_rank():
+        transport.want(whole_tiles(seeded_model(Case()).to(torch.bfloat16)))
+        transport.announce()
+        found = transport.pull(7)
+        return all(torch.equal(found[name], tile.values.to(torch.bfloat16)) for name, tile in tiles.items())
+    transport.offer(tiles)
+    transport.announce()
+    return transport.push(7, tiles) == 2 * sum(tile.values.numel() for tile in tiles.values())
+
+
+def test_what_is_sent_is_what_both_ends_know(two_ranks: Processes) -> None:
+    assert two_ranks.run(_narrowed) == [True, True]
+
+
+def _unlike() -> str:
+    """Return the refusal of a sampler that has a weight more than the trainer."""
+    transport, tiles = Transport(world_of("unlike"), CPU), whole_tiles(seeded_model(Case()))
+    if dist.get_rank():
+        transport.want(tiles)
+    else:
+        transport.offer({name: tile for name, tile in tiles.items() if name != "model.norm.weight"})
+    transport.announce()
+    with pytest.raises(ModelError) as refused:
+        transport.pull(1) if dist.get_rank() else transport.push(1, tiles)
+    return str(refused.value)
+
+
+def test_weights_that_nobody_holds_are_refused_at_both_ends(two_ranks: Processes) -> None:
+    text = "weights from trainer to sampler: 1 fault\n  1. model.norm.weight: rank 1 wants 32 elements and is sent 0"
+    assert two_ranks.run(_unlike) == [text, text]
+
+
+def _abandoned() -> tuple[int, ...]:
+    """Push versions that nobody takes, and leave."""
+    transport = Transport(world_of("abandoned"), CPU)
+    tiles = {"weight": Tile((4096, 1024), ((0, 4096), (0, 1024)), torch.ones(4096, 1024))}
+    if dist.get_rank():
+        transport.want(tiles)
+    else:
+        transport.offer(tiles)
+    transport.announce()
+    for version in range(1, 4) if dist.get_rank() == 0 else ():
+        transport.push(version, tiles)
+    dist.barrier()
+    dist.destroy_process_group()
+    return transport.versions_under_way
+
+
+def test_versions_that_are_never_taken_hold_nobody_back() -> None:
+    processes = Processes(2)
+    assert processes.run(_abandoned) == [(1, 2, 3), ()]
+    processes.close()
