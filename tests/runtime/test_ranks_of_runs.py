@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runtime.conftest import Recorder, tiny_recipe
+from tests.runtime.conftest import TINY, Recorder, tiny_recipe
 from tests.runtime.homes.test_processes import running, wait_until
 from tests.runtime.test_kill import lines
 from tests.runtime.test_run import tensors, untimed
@@ -21,6 +21,7 @@ from tests.runtime.test_run import tensors, untimed
 from rpeg.errors import PlanError, WorkerDied
 from rpeg.graph.graph import Graph
 from rpeg.observe.run_folder import RunFolder
+from rpeg.observe.trace import read_spans
 from rpeg.plan.bind import bind_local
 from rpeg.plan.plan import Balance, Layout, Mesh, Plan
 from rpeg.runtime.run import train
@@ -93,26 +94,61 @@ def test_ranks_equal_one_apart_and_stale(tmp_path: Path, ranks: int, normalise: 
     assert_close(one, several, 4)
 
 
-def _trained_in_shares(graph: Graph) -> Plan:
-    """Return the plan with sampling on one rank, the first of the world, and training by ZeRO 3 on two others."""
-    plan = bind_local(graph)
-    meshes = tuple(
-        replace(m, where="local.slot[1:3]", axes=(("dp", 2),)) if m.name == "trn" else m for m in plan.meshes
-    )
-    bindings = tuple(replace(b, layout=replace(b.layout, zero=3)) if b.mesh == "trn" else b for b in plan.bindings)
-    return replace(plan, meshes=meshes, bindings=bindings)
+TP = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"))
+PP = (("layers", "pp"),)
+APART: dict[str, Any] = {
+    "model": {"scratch": {**TINY["model"]["scratch"], "layers": 2}},
+    "algorithm": {"staleness": 1, "reference": "frozen", "kl_coefficient": 0.1},
+}
 
 
-def test_training_in_shares_apart_from_sampling_equals_one_rank(tmp_path: Path) -> None:
-    """Who saves is not number 0 of the world; the frozen reference lies in shares, too."""
-    found: list[RunFolder] = []
-    algorithm = {"staleness": 1, "reference": "frozen", "kl_coefficient": 0.1}
-    for home, bind in (("inline", bind_local), ("processes", _trained_in_shares)):
-        found.append(RunFolder(tmp_path / home))
-        found[-1].path.mkdir()
-        recipe = tiny_recipe(algorithm=algorithm, run={"home": home, "steps": 3})
-        train(recipe, lambda: found[-1], Recorder(), bind=bind)
-    assert_close(*found, 3)
+def _apart(axis: str, samplers: int, **layout: Any) -> Callable[[Graph], Plan]:
+    """Return what binds sampling to the first ranks of the world, and training, split over ``axis``, to two others."""
+
+    def bind(graph: Graph) -> Plan:
+        plan = bind_local(graph)
+        at = {
+            "roll": (f"local.slot[0:{samplers}]", (("dp", samplers),)),
+            "trn": (f"local.slot[{samplers}:{samplers + 2}]", ((axis, 2),)),
+        }
+        meshes = [replace(m, where=at[m.name][0], axes=at[m.name][1]) if m.name in at else m for m in plan.meshes]
+        schedules = {"train": "1f1b"} if axis == "pp" else {}
+        bindings = [
+            replace(b, layout=replace(b.layout, **layout), pipeline=schedules.get(b.stage)) if b.mesh == "trn" else b
+            for b in plan.bindings
+        ]
+        return replace(plan, meshes=tuple(meshes), bindings=tuple(bindings))
+
+    return bind
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Return the run whose ranks are alone: the controller carries its weights."""
+    folder = RunFolder(tmp_path_factory.mktemp("alone"))
+    train(tiny_recipe(**APART, run={"steps": 3}), lambda: folder, Recorder())
+    return folder
+
+
+@pytest.mark.parametrize(
+    "bind",
+    [
+        pytest.param(_apart("dp", 1, zero=3), id="shares"),
+        pytest.param(_apart("tp", 2, shard=TP), id="parts, to two replicas", marks=pytest.mark.slow),
+        pytest.param(_apart("pp", 1, shard=PP), id="stages"),
+    ],
+)
+def test_training_apart_from_sampling_equals_one_rank(
+    alone: RunFolder, tmp_path: Path, bind: Callable[[Graph], Plan]
+) -> None:
+    """Who saves is not number 0 of the world; the frozen reference is split, too; weights come in tiles."""
+    folder = RunFolder(tmp_path)
+    train(tiny_recipe(**APART, run={"home": "processes", "steps": 3}), lambda: folder, Recorder(), bind=bind)
+    assert_close(alone, folder, 3)
+    pushes = [span.bytes for span in read_spans(folder.spans) if span.stage == "push"]
+    assert len(pushes) == 3
+    assert min(pushes) > 0
+    assert all(row["weights/probe_difference"] < 1e-4 for row in untimed(folder)[1:])
 
 
 def test_a_killed_rank_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:

@@ -13,15 +13,22 @@ from tests.numerics.parallel.conftest import four_ranks as four_ranks
 from tests.numerics.parallel.conftest import two_ranks as two_ranks
 from tests.numerics.parallel.ranks import Ranks as Processes
 from tests.numerics.parallel.training import TEMPERATURE, Case, seeded_model
+from tests.runtime.conftest import tiny_recipe
 
-from rpeg.errors import ModelError
+from rpeg.errors import ModelError, RunFault
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout, parallel_model
-from rpeg.numerics.parallel.sharded import Passing
+from rpeg.numerics.parallel.peers import Peers
+from rpeg.numerics.parallel.sharded import Passing, ShardedModel
 from rpeg.numerics.parallel.shards import Tile, whole_tiles
 from rpeg.numerics.parallel.split_sampler import SplitSampler
+from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.scores import Scores
+from rpeg.numerics.tokenizer import character_tokenizer
+from rpeg.runtime.probe import Probe
+from rpeg.runtime.task import Staged
 from rpeg.runtime.transport import Transport
+from rpeg.runtime.versions import Versions
 from rpeg.runtime.world import Ranks, World
 
 pytestmark = pytest.mark.multiproc
@@ -212,6 +219,35 @@ def _unlike() -> str:
 def test_weights_that_nobody_holds_are_refused_at_both_ends(two_ranks: Processes) -> None:
     text = "weights from trainer to sampler: 1 fault\n  1. model.norm.weight: rank 1 wants 32 elements and is sent 0"
     assert two_ranks.run(_unlike) == [text, text]
+
+
+def _installed(damaged: bool) -> float | str:
+    """Train in shares and sample from the whole on the same ranks; return what the probe finds at the sampler's end."""
+    world, mesh = world_of(f"probe {damaged}"), device_mesh((("dp", 2),), CPU)
+    transport, probe = Transport(world, CPU), Probe(tiny_recipe(), character_tokenizer("0123456789"), CPU)
+    trained = ShardedModel(seeded_model(MOE), mesh, (), 3, Passing(temperature=1.0))
+    other = seeded_model(replace(MOE, sizes=(("initializer_range", 0.1),)))
+    versions = Versions(TorchSampler(other, 2, pad_id=0), other, {}, 0, probe, Peers())
+    transport.offer(trained.tiles())
+    versions.come_by(transport)
+    transport.announce()
+    staged, tiles = Staged(probe.scored(trained.score([probe.rows])[0])), trained.tiles()
+    if damaged and dist.get_rank():
+        name = "model.layers.1.mlp.experts.down_proj"
+        tiles[name] = replace(tiles[name], values=torch.zeros_like(tiles[name].values))
+    transport.push(1, tiles)
+    try:
+        return versions.take(staged, 1)["weights/probe_difference"]
+    except RunFault as fault:
+        return str(fault)
+
+
+def test_a_damaged_share_ends_the_run_at_the_sampler(two_ranks: Processes) -> None:
+    right = two_ranks.run(_installed, False)
+    assert all(isinstance(each, float) and each < 1e-4 for each in right)
+    for text in two_ranks.run(_installed, True):
+        assert text.startswith("weights of version 1 are not the same at both ends: token ")
+        assert "in the trainer and -" in text
 
 
 def _abandoned() -> tuple[int, ...]:

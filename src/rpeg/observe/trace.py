@@ -48,7 +48,7 @@ class Span:
     version: int | None = None
     """Version of the weights that it read or wrote; None where it uses none."""
     bytes: int = 0
-    """Bytes that it moved to its devices or away from them."""
+    """Bytes that it moved to its devices or away from them, or sent to other ranks."""
 
     @property
     def duration_s(self) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -130,9 +130,13 @@ class _Shares:
         return cls(tuple(found), prod(size for _, size in axes))
 
     def joined(self, dealt: Deal, ran: Sequence[Ran]) -> Ran:
-        """Return what the group did, from what its ranks did: of those with the same rows, the first one's."""
+        """Return what the group did, from what its ranks did: of those with the same rows, the first one's.
+
+        Bytes are of all ranks: those with the same rows have different parts of the weights.
+        """
         first = [self.of_rank.index(share) for share in range(self.count)]
-        outcome = dealt.joined([ran[rank][0] for rank in first])
+        num_bytes = sum(each.num_bytes for each, _, _ in ran)
+        outcome = replace(dealt.joined([ran[rank][0] for rank in first]), num_bytes=num_bytes)
         return outcome, min(start_s for _, start_s, _ in ran), max(end_s for _, _, end_s in ran)
 
 

@@ -89,7 +89,7 @@ class Outcome:
     num_rows: int = 0
     num_tokens: int = 0
     num_bytes: int = 0
-    """What was moved to the device or away from it."""
+    """What was moved to the device or away from it, or sent to other ranks."""
     version: int | None = None
     """Version of the weights it used or made."""
     progress: Progress = Progress.DONE
