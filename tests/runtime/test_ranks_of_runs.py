@@ -174,10 +174,6 @@ def test_a_killed_rank_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
     assert lines(tmp_path) >= 3
 
 
-def _on_tp(plan: Plan) -> Plan:
-    return replace(plan, meshes=tuple(replace(m, axes=(("tp", 2),)) if m.name == "all" else m for m in plan.meshes))
-
-
 def _with_zero(plan: Plan) -> Plan:
     return replace(plan, bindings=tuple(replace(b, layout=replace(b.layout, zero=3)) for b in plan.bindings))
 
@@ -194,7 +190,6 @@ def _with_servers(plan: Plan) -> Plan:
     ("home", "change", "reason"),
     [
         ("inline", lambda plan: plan, "all: has 2 ranks, and run.home inline is one process; set run.home=processes"),
-        ("processes", _on_tp, "gen: samples from weights split over tp 2 of all"),
         ("processes", _with_zero, "gen: samples from weights split over dp .zero 3. of all"),
         (
             "processes",

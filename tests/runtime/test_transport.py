@@ -55,9 +55,8 @@ class Way:
 
 def world_of(name: str) -> World:
     """Return this rank's place among all; ``name`` keeps what is left at the store apart."""
-    host = dist.new_group(backend="gloo")
     store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-    return World(Ranks(), dist.get_rank(), dist.get_world_size(), store, host)
+    return World(Ranks(), dist.get_rank(), dist.get_world_size(), store, dist.group.WORLD)
 
 
 def _trained(way: Way) -> Mapping[str, Tile]:

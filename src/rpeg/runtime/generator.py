@@ -16,6 +16,7 @@ from rpeg.environments.rewards import Scorer
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators
 from rpeg.numerics.model import load_model
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import SamplingParams
@@ -59,14 +60,16 @@ class Generator:
         rewards: Scorer,
         judge: Judge | None,
         ranks: Ranks = ALONE,
+        layout: ModelLayout = WHOLE,
         *,
         values: bool = False,
         transport: Transport | None = None,
     ) -> None:
         """Load ``model`` as the weights of ``version``; later ones come by ``transport``, or with the tasks.
 
-        Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows. With
-        ``values`` the critic's head is on the sampler's model, and says beside every token what was to be expected.
+        Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows, or the
+        same rows with other parts of the model, as ``layout`` says. With ``values`` the critic's head is on the
+        sampler's model, and says beside every token what was to be expected.
         """
         self._recipe, self._rewards, self._judge, self._peers = recipe, rewards, judge, ranks.rows
         self._tokenizer = load_tokenizer(model)
@@ -74,12 +77,13 @@ class Generator:
         head = shared_head(recipe, policy, model, version) if values else None
         assert values == (head is not None), "the graph records values, the recipe has no head on the policy's trunk"
         self._records_values = values
-        self._sampler = open_sampler(recipe, policy, model, cast(int, self._tokenizer.pad_token_id), head)
+        pad_id = cast(int, self._tokenizer.pad_token_id)
+        self._sampler = open_sampler(recipe, policy, model, pad_id, head, ranks, layout)
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
         probe = Probe(recipe, self._tokenizer, device(recipe.run.device))
-        staleness = recipe.algorithm.staleness
-        self._versions = Versions(self._sampler, policy, copied(policy, head), staleness, probe, self._peers)
+        weights = copied(policy, head)  # this rank's parts, where the sampler is split
+        self._versions = Versions(self._sampler, policy, weights, recipe.algorithm.staleness, probe, self._peers)
         if transport is not None:
             self._versions.come_by(transport)
         self._task = task = load_task(recipe)

@@ -29,6 +29,7 @@ from rpeg.runtime.policy import Policy
 from rpeg.runtime.reference import AdapterOff, AverageReference, FrozenReference, Reference
 from rpeg.runtime.reward_model import RewardRole
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.samplers import SAMPLING
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.transport import Transport
 from rpeg.runtime.world import ALONE, Ranks
@@ -155,11 +156,11 @@ class Roles:
         """What samples."""
         origin = self._origin
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
-        values = self._records_values
-        weights = origin.model, origin.version, self._rewards
+        layout, _ = self._laid_out(stage for stage in self._graph.stages if stage.kind in SAMPLING)
         return Generator(
-            self._recipe, self._graph, *weights, judge, self._ranks, values=values, transport=self._transport
-        )
+            self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, self._ranks, layout,
+            values=self._records_values, transport=self._transport,
+        )  # fmt: skip
 
     @cached_property
     def judge(self) -> Judge:

@@ -12,15 +12,22 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from rpeg.errors import Fault, RecipeError
+from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import model_folder_faults
+from rpeg.numerics.parallel.build import ModelLayout
+from rpeg.numerics.parallel.split_sampler import SplitSampler
 from rpeg.numerics.precision import device
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.numerics.value_head import ValueHead
 from rpeg.numerics.vllm_sampler import VllmSampler
 from rpeg.recipe.schema import Recipe
+from rpeg.runtime.world import Ranks
 
-__all__ = ["Sampler", "check_sampler", "open_sampler"]
+__all__ = ["SAMPLING", "Sampler", "check_sampler", "open_sampler"]
+
+SAMPLING = (StageKind.GENERATE, StageKind.EVALUATE, StageKind.PULL)
+"""Kinds of stages for which a worker has a sampler, one for all of them."""
 
 _CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Widths of heads for which vLLM 0.32 computed attention right on a CPU; for 8, 16, 24, 40, 56, 72 and 144 it has no
@@ -101,13 +108,28 @@ def _head_size(recipe: Recipe) -> int:
 
 
 def open_sampler(
-    recipe: Recipe, policy: PreTrainedModel, folder: Path, pad_id: int, head: ValueHead | None = None
+    recipe: Recipe,
+    policy: PreTrainedModel,
+    folder: Path,
+    pad_id: int,
+    head: ValueHead | None,
+    ranks: Ranks,
+    layout: ModelLayout,
 ) -> Sampler:
     """Return the sampler of a recipe with the weights of ``policy``, which was read from ``folder``.
 
-    A value ``head`` on the policy says beside every token what was to be expected.
+    Args:
+        recipe: names the engine.
+        policy: whole; where the layout splits it over ``ranks``, it is this rank's part afterwards.
+        folder: of the policy.
+        pad_id: fills up prompts.
+        head: on the policy, says beside every token what was to be expected.
+        ranks: what may have other parts, or sample other rows.
+        layout: `rpeg.runtime.support_layout` has nothing against it.
     """
     slots = recipe.sampling.slots or 1
     if recipe.sampling.engine == "torch":
+        if ranks.mesh is not None and any(ranks.sizes.get(axis, 1) > 1 for _, axis in layout.split):
+            return SplitSampler(policy, ranks.mesh, layout.split, slots, pad_id, head)
         return TorchSampler(policy, slots, pad_id, head)
     return VllmSampler(policy, folder, slots, recipe.data.max_prompt_tokens + recipe.sampling.max_new_tokens)

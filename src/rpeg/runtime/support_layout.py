@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from transformers import PreTrainedModel
@@ -19,6 +20,7 @@ from rpeg.plan.plan import Binding, Mesh, Plan, Recompute
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import is_refreshed
+from rpeg.runtime.samplers import SAMPLING
 from rpeg.runtime.world import slots
 
 __all__ = ["Outline", "binding_faults"]
@@ -37,6 +39,8 @@ _ON_RANKS = frozenset(
     }
 )
 """Kinds of stages that several ranks do together, where they have a model."""
+_OF_REPLICA = "tp"
+"""The axis over which the ranks of a sampler's replica share its model."""
 
 
 def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -> Iterator[Fault]:
@@ -54,9 +58,10 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
             yield from _on_ranks(recipe, stage, several[binding.mesh])
             yield from _kept_under_way(graph, stage, several[binding.mesh])
             if stage.kind is StageKind.GENERATE:
-                yield from _sampled(stage, binding, several[binding.mesh])
+                yield from _sampled(recipe, stage, binding, several[binding.mesh], outline)
             elif stage.kind in (StageKind.TRAIN, StageKind.FORWARD):
                 yield from _split(recipe, stage, binding, several[binding.mesh], outline)
+    yield from _samplers(graph, plan, several)
 
 
 def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
@@ -101,14 +106,35 @@ def _kept_under_way(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
         yield Fault(stage.name, text, "that runs on a mesh of 1 rank yet")
 
 
-def _sampled(stage: Stage, binding: Binding, mesh: Mesh) -> Iterator[Fault]:
-    """Yield how a sampler's weights are to be split: it keeps all of them on every rank."""
-    axes = [f"{axis} {size}" for axis, size in mesh.axes if size > 1 and axis not in ROW_AXES]
-    axes += [f"{axis} {mesh.sizes[axis]}" for _, axis in binding.layout.shard if mesh.sizes.get(axis, 1) > 1]
+def _sampled(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:
+    """Yield what keeps a sampler from lying on the ranks as the plan says: those of a replica go on token by token."""
+    split = {axis for _, axis in binding.layout.shard if mesh.sizes.get(axis, 1) > 1}
+    others = {axis for axis, size in mesh.axes if size > 1 and axis not in ROW_AXES} | split
+    axes = [f"{axis} {mesh.sizes[axis]}" for axis in sorted(others - {_OF_REPLICA})]
     axes += ["dp (zero 3)"] if binding.layout.zero == SHARDS_WEIGHTS and mesh.sizes.get("dp", 1) > 1 else []
+    text = f"samples from weights split over {', '.join(axes or [f'{axis} {mesh.sizes[axis]}' for axis in split])}"
+    text += f" of {mesh.name}"
     if axes:
-        text = f"samples from weights split over {', '.join(dict.fromkeys(axes))} of {mesh.name}"
-        yield Fault(stage.name, text, "samplers are whole on every rank yet: give them a mesh of dp alone, zero 0")
+        yield Fault(stage.name, text, f"samplers are split over {_OF_REPLICA} alone: a mesh of dp and tp, zero 0")
+    elif split and recipe.sampling.engine != "torch":
+        yield Fault(stage.name, f"{text} by {recipe.sampling.engine}", "set sampling.engine=torch, or a mesh of dp")
+    elif split:
+        for fault in layout_faults(outline(), ModelLayout(binding.layout.shard), mesh.sizes):
+            yield Fault(f"{stage.name} {fault.where}", fault.what, fault.remedy)
+
+
+def _samplers(graph: Graph, plan: Plan, several: Mapping[str, Mesh]) -> Iterator[Fault]:
+    """Yield meshes whose one sampler is to be split in several ways."""
+    ways: dict[str, dict[frozenset[tuple[str, str]], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for binding in plan.bindings:
+        if binding.mesh in several and graph.stage_of[binding.stage].kind in SAMPLING:
+            sizes = several[binding.mesh].sizes
+            split = frozenset(pair for pair in binding.layout.shard if sizes.get(pair[1], 1) > 1)
+            ways[binding.mesh][split].append(binding.stage)
+    for mesh, stages in ways.items():
+        if len(stages) > 1:
+            names = " and ".join(", ".join(each) for each in stages.values())
+            yield Fault(mesh, f"has one sampler, which {names} split differently", "give these stages one layout")
 
 
 def _split(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:

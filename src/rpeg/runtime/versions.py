@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.parallel.shards import whole_tiles
+from rpeg.numerics.parallel.split_sampler import SplitSampler
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.runtime.probe import Probe
 from rpeg.runtime.samplers import Sampler
@@ -28,7 +29,7 @@ class Versions:
     def __init__(
         self, sampler: Sampler, model: PreTrainedModel, weights: Weights, staleness: int, probe: Probe, peers: Peers
     ) -> None:
-        """Keep ``weights``, which the sampler of ``model`` has, and from now on as many as the graph may still read.
+        """Keep ``weights``, which the sampler of ``model`` has, and later ones for as long as the graph may read them.
 
         ``peers`` take over the same versions; all of them check what they got with ``probe``.
         """
@@ -39,7 +40,8 @@ class Versions:
 
     def come_by(self, transport: Transport) -> None:
         """Take over versions in the tiles that come by ``transport``."""
-        transport.want(whole_tiles(self._model))
+        sampler = self._sampler
+        transport.want(sampler.tiles() if isinstance(sampler, SplitSampler) else whole_tiles(self._model))
         self._shapes = {name: each.shape for name, each in self._model.named_parameters()}
         self._transport = transport
 

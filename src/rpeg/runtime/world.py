@@ -188,7 +188,7 @@ def join(place: Place, device: torch.device) -> World:
         timeout=timedelta(seconds=place.wait_limit_s),
     )
     built = {mesh.name: device_mesh(mesh.axes, device, mesh.ranks) for mesh in place.meshes}
-    host = dist.new_group(backend="gloo")
+    host = dist.group.WORLD if device.type == "cpu" else dist.new_group(backend="gloo")
     assert isinstance(host, dist.ProcessGroup), "the group has all workers in it"
     return World(Ranks(built[place.mesh]), place.world_rank, place.world_size, store, host)
 

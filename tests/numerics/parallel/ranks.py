@@ -6,12 +6,16 @@ import multiprocessing as mp
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from rpeg.numerics.parallel import axes
 
 _LIMIT_S = 120.0
 """How long one function may take; ranks that wait for each other for longer are ended."""
@@ -64,6 +68,8 @@ def _serve(end: Connection, rank: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
     store = Path(folder) / "store"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    # Every group has a thread that wakes a hundred times a second, so functions share theirs.
+    axes.device_mesh = _hashable(cache(axes.device_mesh))
     while True:
         try:
             work, args = end.recv()
@@ -73,3 +79,8 @@ def _serve(end: Connection, rank: int, world: int, folder: str) -> None:
             end.send((True, work(*args)))
         except BaseException:
             end.send((False, traceback.format_exc()))
+
+
+def _hashable(mesh: Callable[..., DeviceMesh]) -> Callable[..., DeviceMesh]:
+    """Return the function with its sequences as tuples, which a cache needs."""
+    return lambda named, device, ranks=None: mesh(tuple(named), device, ranks and tuple(ranks))

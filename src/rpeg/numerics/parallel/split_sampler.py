@@ -17,6 +17,7 @@ from rpeg.numerics.parallel.axes import axis_size
 from rpeg.numerics.parallel.shards import Split, Tile
 from rpeg.numerics.parallel.split import split_model
 from rpeg.numerics.sampler import TorchSampler
+from rpeg.numerics.value_head import ValueHead
 
 __all__ = ["SplitSampler"]
 
@@ -28,8 +29,18 @@ class SplitSampler(TorchSampler):
     work of all of them. Ranks along dp sample for themselves.
     """
 
-    def __init__(self, model: PreTrainedModel, mesh: DeviceMesh, split: Split, slots: int, pad_id: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        mesh: DeviceMesh,
+        split: Split,
+        slots: int,
+        pad_id: int,
+        head: ValueHead | None = None,
+    ) -> None:
         """Take over a whole model, the same on every rank; it is this rank's part afterwards.
+
+        A value ``head``, with the layers that are its own, is whole on every rank.
 
         Raises:
             ModelError: when it cannot be split like this, or cannot be decoded row by row.
@@ -38,7 +49,7 @@ class SplitSampler(TorchSampler):
             what = f"splits weights over {', '.join(axes)}, whose ranks sample different rows and would wait for others"
             raise ModelError("layout", [Fault("sampler", what, "split them over tp")])
         self._shards = split_model(model, mesh, split, is_sequence_parallel=False, joins_logits=True)
-        super().__init__(model, slots, pad_id)
+        super().__init__(model, slots, pad_id, head)
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copy this rank's part of whole weights in place; take their version. See `TorchSampler.load`."""
