@@ -34,6 +34,7 @@ from rpeg.runtime.world import Ranks, World
 pytestmark = pytest.mark.multiproc
 
 CPU = torch.device("cpu")
+_KEPT: list[Transport] = []
 Axes = tuple[tuple[str, int], ...]
 TP = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("vocabulary", "tp"))
 PP = (("layers", "pp"),)
@@ -53,10 +54,14 @@ class Way:
     case: Case = DENSE
 
 
-def world_of(name: str) -> World:
-    """Return this rank's place among all; ``name`` keeps what is left at the store apart."""
+def transport_of(name: str) -> Transport:
+    """Return this rank's end of all ways; ``name`` keeps what is left at the store apart from that of other tests.
+
+    What is under way is told apart by its version, of which every test has its own, and lives as long as the world.
+    """
     store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-    return World(Ranks(), dist.get_rank(), dist.get_world_size(), store, dist.group.WORLD)
+    _KEPT.append(Transport(World(Ranks(), dist.get_rank(), dist.get_world_size(), store, dist.group.WORLD), CPU))
+    return _KEPT[-1]
 
 
 def _trained(way: Way) -> Mapping[str, Tile]:
@@ -86,39 +91,35 @@ def _times(tiles: Mapping[str, Tile], factor: float) -> dict[str, Tile]:
     return {name: replace(tile, values=tile.values * factor) for name, tile in tiles.items()}
 
 
-def _delivered(name: str, way: Way) -> tuple[int, int, list[str], tuple[int, ...]]:
-    """Ship two versions, of which the second is taken first; then one that nobody takes.
+def _delivered(name: str, way: Way, first: int) -> tuple[int, int, list[str], tuple[int, ...]]:
+    """Ship versions ``first`` and the next, which is taken before it; then one that nobody takes.
 
     Returns:
         Bytes sent per version, bytes wanted that are not here, weights that are not what they should be, and the
-        versions whose buffers are still kept.
+        versions whose buffers are still kept, counted from ``first``.
     """
-    transport = Transport(world_of(name), CPU)
+    transport = transport_of(name)
     held, wanted = _trained(way), _sampled(way)
     if held:
         transport.offer(held)
     if wanted:
         transport.want(wanted)
     transport.announce()
-    sent = {transport.push(version, _times(held, version)) for version in (1, 2)} if held else {0}
+    sent = {transport.push(first + i, _times(held, 1 + i)) for i in (0, 1)} if held else {0}
     wrong: list[str] = []
     whole = {key: each.detach() for key, each in seeded_model(way.case).named_parameters()}
-    for version in (2, 1) if wanted else ():
-        found = transport.pull(version)
+    for i in (1, 0) if wanted else ():
+        found = transport.pull(first + i)
         wrong += sorted(wanted.keys() ^ found.keys())
         for key, tile in wanted.items():
-            right = whole[key].view(tile.shape)[tuple(slice(*each) for each in tile.box)] * version
+            right = whole[key].view(tile.shape)[tuple(slice(*each) for each in tile.box)] * (1 + i)
             wrong += [] if torch.equal(found[key], right) else [key]
     dist.barrier()
     if held:
-        transport.push(3, held)
+        transport.push(first + 2, held)
     (num_bytes,) = sent
-    return (
-        num_bytes,
-        4 * sum(_lacking(tile, held.get(key)) for key, tile in wanted.items()),
-        wrong,
-        (transport.versions_under_way),
-    )
+    lacking = sum(_lacking(tile, held.get(key)) for key, tile in wanted.items())
+    return num_bytes, 4 * lacking, wrong, tuple(version - first for version in transport.versions_under_way)
 
 
 def _lacking(wanted: Tile, held: Tile | None) -> int:
@@ -161,13 +162,13 @@ def _check(found: list[tuple[int, int, list[str], tuple[int, ...]]], way: Way) -
     assert not any(wrong)
     assert sum(sent) == sum(lacking) > 0
     # What both versions had on their way is free again; of the third nobody has asked for anything.
-    assert kept == tuple((3,) if rank in way.trains else () for rank in range(len(found)))
+    assert kept == tuple((2,) if rank in way.trains else () for rank in range(len(found)))
 
 
 @pytest.mark.parametrize("name", TWO)
 def test_between_two_ranks(two_ranks: Processes, name: str) -> None:
     way = TWO[name]
-    found = two_ranks.run(_delivered, name, way)
+    found = two_ranks.run(_delivered, name, way, 10 * list(TWO).index(name))
     if name == "replicas to replicas in place":
         assert [each[:3] for each in found] == [(0, 0, [])] * 2
     else:
@@ -176,7 +177,7 @@ def test_between_two_ranks(two_ranks: Processes, name: str) -> None:
 
 @pytest.mark.parametrize("name", FOUR)
 def test_between_four_ranks(four_ranks: Processes, name: str) -> None:
-    found = four_ranks.run(_delivered, name, FOUR[name])
+    found = four_ranks.run(_delivered, name, FOUR[name], 10 * list(FOUR).index(name))
     _check(found, FOUR[name])
     if name == "replicas":  # each of two senders has half of the work, as far as weights can be dealt
         sent = [each[0] for each in found if each[0]]
@@ -186,16 +187,16 @@ def test_between_four_ranks(four_ranks: Processes, name: str) -> None:
 
 def _narrowed() -> bool:
     """Send float32 weights to a sampler in bfloat16; return whether they arrive rounded, in half the bytes."""
-    transport, model = Transport(world_of("narrow"), CPU), seeded_model(Case())
+    transport, model = transport_of("narrow"), seeded_model(Case())
     tiles = whole_tiles(model)
     if dist.get_rank():
         transport.want(whole_tiles(seeded_model(Case()).to(torch.bfloat16)))
         transport.announce()
-        found = transport.pull(7)
+        found = transport.pull(901)
         return all(torch.equal(found[name], tile.values.to(torch.bfloat16)) for name, tile in tiles.items())
     transport.offer(tiles)
     transport.announce()
-    return transport.push(7, tiles) == 2 * sum(tile.values.numel() for tile in tiles.values())
+    return transport.push(901, tiles) == 2 * sum(tile.values.numel() for tile in tiles.values())
 
 
 def test_what_is_sent_is_what_both_ends_know(two_ranks: Processes) -> None:
@@ -204,7 +205,7 @@ def test_what_is_sent_is_what_both_ends_know(two_ranks: Processes) -> None:
 
 def _unlike() -> str:
     """Return the refusal of a sampler that has a weight more than the trainer."""
-    transport, tiles = Transport(world_of("unlike"), CPU), whole_tiles(seeded_model(Case()))
+    transport, tiles = transport_of("unlike"), whole_tiles(seeded_model(Case()))
     if dist.get_rank():
         transport.want(tiles)
     else:
@@ -222,10 +223,10 @@ def test_weights_that_nobody_holds_are_refused_at_both_ends(two_ranks: Processes
 
 def _installed(damaged: bool) -> float | str:
     """Train in shares and sample from the whole on the same ranks; return what the probe finds at the sampler's end."""
-    world, mesh = world_of(f"probe {damaged}"), device_mesh((("dp", 2),), CPU)
-    transport, probe = Transport(world, CPU), Probe(tiny_recipe(), character_tokenizer("0123456789"), CPU)
+    transport, mesh = transport_of(f"probe {damaged}"), device_mesh((("dp", 2),), CPU)
+    other, version = seeded_model(replace(MOE, sizes=(("initializer_range", 0.1),))), 1001 + 10 * damaged
+    probe = Probe(tiny_recipe(), character_tokenizer("0123456789"), other)
     trained = ShardedModel(seeded_model(MOE), mesh, (), 3, Passing(temperature=1.0))
-    other = seeded_model(replace(MOE, sizes=(("initializer_range", 0.1),)))
     versions = Versions(TorchSampler(other, 2, pad_id=0), other, {}, 0, probe, Peers())
     transport.offer(trained.tiles())
     versions.come_by(transport)
@@ -234,9 +235,9 @@ def _installed(damaged: bool) -> float | str:
     if damaged and dist.get_rank():
         name = "model.layers.1.mlp.experts.down_proj"
         tiles[name] = replace(tiles[name], values=torch.zeros_like(tiles[name].values))
-    transport.push(1, tiles)
+    transport.push(version, tiles)
     try:
-        return versions.take(staged, 1)["weights/probe_difference"]
+        return versions.take(staged, version)["weights/probe_difference"]
     except RunFault as fault:
         return str(fault)
 
@@ -245,13 +246,13 @@ def test_a_damaged_share_ends_the_run_at_the_sampler(two_ranks: Processes) -> No
     right = two_ranks.run(_installed, False)
     assert all(isinstance(each, float) and each < 1e-4 for each in right)
     for text in two_ranks.run(_installed, True):
-        assert text.startswith("weights of version 1 are not the same at both ends: token ")
+        assert text.startswith("weights of version 1011 are not the same at both ends: token ")
         assert "in the trainer and -" in text
 
 
 def _abandoned() -> tuple[int, ...]:
-    """Push versions that nobody takes, and leave."""
-    transport = Transport(world_of("abandoned"), CPU)
+    """Push three versions, of which one is taken, and leave."""
+    transport = transport_of("abandoned")
     tiles = {"weight": Tile((4096, 1024), ((0, 4096), (0, 1024)), torch.ones(4096, 1024))}
     if dist.get_rank():
         transport.want(tiles)
@@ -260,6 +261,8 @@ def _abandoned() -> tuple[int, ...]:
     transport.announce()
     for version in range(1, 4) if dist.get_rank() == 0 else ():
         transport.push(version, tiles)
+    if dist.get_rank():
+        transport.pull(1)  # from here on there is room for the second
     dist.barrier()
     dist.destroy_process_group()
     return transport.versions_under_way

@@ -31,7 +31,7 @@ def _versions(folder: Path, staleness: int = 0, dtype: str = "float32") -> tuple
     """Return what keeps the versions of a sampler that begins with those in ``folder``."""
     found = load_model(folder, getattr(torch, dtype), CPU)
     sampler = TorchSampler(found, 2, pad_id=0)
-    probe = Probe(tiny_recipe(model={"dtype": dtype}), load_tokenizer(folder), CPU)
+    probe = Probe(tiny_recipe(model={"dtype": dtype}), load_tokenizer(folder), found)
     return Versions(sampler, found, copied(found), staleness, probe, Peers()), sampler
 
 
@@ -77,7 +77,7 @@ def test_weights_that_came_damaged_end_the_run(model: Path, damage: str) -> None
 
 def test_weights_that_make_no_numbers_at_either_end_are_the_same(model: Path) -> None:
     """What is wrong with them is said by whoever samples or trains."""
-    probe = Probe(tiny_recipe(), load_tokenizer(model), CPU)
+    probe = Probe(tiny_recipe(), load_tokenizer(model), load_model(model, torch.float32, CPU))
     assert probe.difference(1, (float("nan"), -1.0), (float("nan"), -1.0)) == 0.0
 
 

@@ -81,7 +81,7 @@ class Generator:
         self._sampler = open_sampler(recipe, policy, model, pad_id, head, ranks, layout)
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
-        probe = Probe(recipe, self._tokenizer, device(recipe.run.device))
+        probe = Probe(recipe, self._tokenizer, policy)
         weights = copied(policy, head)  # this rank's parts, where the sampler is split
         self._versions = Versions(self._sampler, policy, weights, recipe.algorithm.staleness, probe, self._peers)
         if transport is not None:

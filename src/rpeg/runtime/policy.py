@@ -77,7 +77,7 @@ class Policy:
         self._tokenizer = load_tokenizer(origin.model)
         self._head = shared_head(recipe, self.model, origin.model, origin.version)
         self.adapter = self._adapter(origin)  # after the head, whose own layers are copies that are trained whole
-        self._probe = Probe(recipe, self._tokenizer, self._passes.device)
+        self._probe = Probe(recipe, self._tokenizer, self.model)
         critic, lr = recipe.critic, recipe.optimizer.lr
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)

@@ -28,21 +28,25 @@ _LIMIT = {
     "bfloat16": 1.0,
 }
 """Largest difference of two log-probabilities that is taken for rounding, by the format of the arithmetic; nats."""
+_LIMIT_OF_EXPERTS = 1.0
+"""The same of a model with experts: a token between two of them may go to the one or to the other by rounding."""
 
 
 class Probe:
     """The prompt of a run: random tokens, the same on every rank and after every start."""
 
-    def __init__(self, recipe: Recipe, tokenizer: PreTrainedTokenizerFast, device: torch.device) -> None:
-        """Draw the tokens from the vocabulary by the seed of the run."""
+    def __init__(self, recipe: Recipe, tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel) -> None:
+        """Draw the tokens from the vocabulary by the seed of the run, to be scored on the device of ``model``."""
         num_tokens = min(_NUM_TOKENS, recipe.data.max_prompt_tokens + recipe.sampling.max_new_tokens)
         draw = torch.Generator().manual_seed(recipe.run.seed)
-        tokens_BT = torch.randint(len(tokenizer), (1, num_tokens), generator=draw).to(device)
+        tokens_BT = torch.randint(len(tokenizer), (1, num_tokens), generator=draw).to(model.device)
         mask_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
         mask_BT[:, 0] = False
         self.rows = Padded(tokens_BT, mask_BT)
         """One row, of which all tokens but the first are scored."""
-        self._temperature, self._limit = recipe.sampling.temperature, _LIMIT[recipe.model.dtype]
+        self._temperature = recipe.sampling.temperature
+        has_experts = any(name.endswith(".experts") for name, _ in model.named_modules())
+        self._limit = _LIMIT_OF_EXPERTS if has_experts else _LIMIT[recipe.model.dtype]
 
     def scored(self, scores: Scores) -> tuple[float, ...]:
         """Return the log-probabilities of `rows` from its scores."""

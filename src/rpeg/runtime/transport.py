@@ -1,7 +1,8 @@
 """Weights on their way from the ranks that train them to the ranks that sample from them, tile by tile.
 
     trainer   push: copies what it holds into one buffer per receiver, starts to send them, and trains on
-    sampler   pull: receives from every sender, and has the version when all of it is in
+    sampler   pull: receives from every sender, and has the version when all of it is in; from then on there is room
+              for the next, which comes in while this one is sampled from
 
 Which box of which weight goes from whom to whom follows from what all ranks of the world hold and want, which each
 leaves at the store once, when its roles are built; `rpeg.plan.transfer.Planner` chooses as it does for plans that are
@@ -77,6 +78,16 @@ class _Sent:
     buffers: list[Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """A version that there is room for."""
+
+    version: int
+    works: list[Work]
+    buffers: dict[int, Tensor]
+    """By sender."""
+
+
 class Transport:
     """The end of all ways at one rank of a world: it may send, receive, or both."""
 
@@ -86,6 +97,7 @@ class Transport:
         self._held: _Stock | None = None
         self._wanted: _Stock | None = None
         self._sent: list[_Sent] = []
+        self._coming: _Coming | None = None
         self._own: dict[int, Tensor] = {}
         """By version, what this rank has sent to itself."""
 
@@ -168,25 +180,40 @@ class Transport:
         return tuple(sent.version for sent in self._sent)
 
     def pull(self, version: int) -> dict[str, Tensor]:
-        """Wait until all that this rank wants of a version is in, and return it; each version can be had once."""
-        mine = [message for message in self._ways.messages if message.dst == self._world.number]
-        arrived, works = dict[int, Tensor](), list[Work]()
-        for message in mine:
-            if message.src == message.dst:
-                arrived[message.src] = self._own.pop(version)
-                continue
-            arrived[message.src] = self._buffer(message)
-            works.append(_started(dist.irecv(arrived[message.src], message.src, self._world.host, tag=version)))
-        for work in works:
+        """Wait until all that this rank wants of a version is in, and return it; each version can be had once.
+
+        The next one may come in from then on, while this rank samples.
+        """
+        coming, self._coming = self._coming, None
+        if coming is None or coming.version != version:
+            coming, self._coming = self._expected(version), coming
+        for work in coming.works:
             work.wait()
         self._world.store.add(_taken_key(version), 1)
-        return self._put_together(mine, arrived)
+        if self._coming is None:
+            self._coming = self._expected(version + 1)
+        rank = self._world.number
+        own = {rank: self._own.pop(version)} if version in self._own else {}
+        return self._put_together({**coming.buffers, **own})
 
-    def _put_together(self, messages: Sequence[Message], arrived: Mapping[int, Tensor]) -> dict[str, Tensor]:
+    def _expected(self, version: int) -> _Coming:
+        """Make room for the messages of a version."""
+        buffers, works = dict[int, Tensor](), list[Work]()
+        for message in self._messages_to_here:
+            if message.src != message.dst:
+                buffers[message.src] = self._buffer(message)
+                works.append(_started(dist.irecv(buffers[message.src], message.src, self._world.host, tag=version)))
+        return _Coming(version, works, buffers)
+
+    @property
+    def _messages_to_here(self) -> list[Message]:
+        return [message for message in self._ways.messages if message.dst == self._world.number]
+
+    def _put_together(self, arrived: Mapping[int, Tensor]) -> dict[str, Tensor]:
         """Return the wanted boxes; one that came in one piece stays where it came."""
         assert self._wanted is not None, "this rank receives nothing"
         found: dict[str, Tensor] = {}
-        for message in messages:
+        for message in self._messages_to_here:
             pieces = arrived[message.src].split([num_elements(piece.box) for piece in message.slices])
             for piece, values in zip(message.slices, pieces, strict=True):
                 shaped, box = values.view(_sizes(piece.box)), self._wanted.boxes[piece.tensor]
