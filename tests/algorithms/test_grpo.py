@@ -13,7 +13,7 @@ import pytest
 from rpeg.algorithms.grpo import cispo, dr_grpo, grpo, gspo
 from rpeg.algorithms.reference import Reference
 from rpeg.errors import GraphError
-from rpeg.graph.contract import Baseline, Kl, Logprob, Normalise
+from rpeg.graph.contract import Baseline, Enforce, Kl, Logprob, Normalise
 from rpeg.graph.data import DataKind, Lifetime
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import staleness
@@ -98,6 +98,14 @@ def test_stages_know_where_they_were_written() -> None:
         ({"prompts": 0}, ["V3 contract: prompts is 0; a whole number of at least 1"]),
         ({"evaluate_every_steps": -5}, ["evaluate_every_steps: is -5; at least 0"]),
         ({"staleness": -1, "replay": 0}, ["staleness: is -1; at least 0", "replay: is 0; at least 1"]),
+        (
+            {"max_carry": 1, "enforce": Enforce.ADMIT, "most_carried": 3},
+            [
+                "enforce: is admit, which carries no samples over; wait, count or drop",
+                "most_carried: is 3 with 2 samples per prompt and max_carry 1; whole groups, no more than max_carry",
+            ],
+        ),
+        ({"most_carried": 2}, ["most_carried: is 2 with 2 samples per prompt and max_carry 0; whole groups"]),
         ({"max_carry": 1, "budget_tokens": 0}, ["budget_tokens: is 0; a sample grows in every step: at least 1"]),
         ({"reference": Reference.EMA}, ["reference: is ema, but kl is none; nothing is compared with it: kl=loss"]),
         (

@@ -10,6 +10,7 @@ import pytest
 from rpeg.errors import InvalidInput
 from rpeg.graph.contract import Baseline, Kl
 from rpeg.graph.stage import Grain
+from rpeg.graph.text import headline
 from rpeg.recipe.defaults import ALGORITHM_DEFAULTS
 from rpeg.recipe.graph import build_graph
 from rpeg.recipe.learning import AlgorithmSection
@@ -106,6 +107,15 @@ CASES = [
         "algorithm.correction: none with staleness 0 and answers carried over 2 steps: uncorrected losses collapse",
     ),
     (
+        ["algorithm.partial_rollouts={max_carry: 1, budget_tokens: 8, enforce: count}", "algorithm.correction=none"],
+        "algorithm.correction: none with partial_rollouts.enforce count, which bounds how stale answers are on average",
+    ),
+    (
+        ["algorithm.partial_rollouts={max_carry: 2, budget_tokens: 8, stale_share: 0.03}"],
+        "algorithm.partial_rollouts.stale_share: 0.03 of 32 prompts is no whole group: nothing could go on in the next "
+        "step; set it to 0.032 or more, or remove partial_rollouts",
+    ),
+    (
         ["algorithm.passes=2"],
         "algorithm.passes: 2 with grpo: only algorithms with a critic sweep several times yet; set it to 1, or",
     ),
@@ -177,6 +187,8 @@ def test_a_violated_rule_is_the_only_fault(faults_of: Faults, overrides: list[st
         ["algorithm.staleness=2", "algorithm.correction=masked", "algorithm.correction_low=0.2"],
         ["algorithm.staleness=2", "algorithm.correction=decoupled", "algorithm.ess_scaling=true"],
         ["algorithm.staleness=1", "algorithm.correction=decoupled", "algorithm.old_logprob=interpolated"],
+        ["algorithm.partial_rollouts={max_carry: 1, budget_tokens: 8, enforce: wait}", "algorithm.correction=none"],
+        ["algorithm.partial_rollouts={max_carry: 2, budget_tokens: 8, enforce: drop, stale_share: 0.032}"],
     ],
 )
 def test_what_is_just_inside_is_accepted(right: str, overrides: list[str]) -> None:
@@ -188,6 +200,22 @@ def test_what_is_just_inside_is_accepted(right: str, overrides: list[str]) -> No
 def test_all_faults_of_an_algorithm_come_together(faults_of: Faults) -> None:
     faults = faults_of("algorithm.name=rloo", "algorithm.group_size=1", "algorithm.std_normalise=true", "critic.lr=1.0")
     assert [fault.split(":")[0] for fault in faults] == ["algorithm.group_size", "algorithm.std_normalise", "critic"]
+    carried = "algorithm.partial_rollouts={max_carry: 1, budget_tokens: 8, enforce: count, stale_share: 0.0}"
+    faults = faults_of(carried, "algorithm.correction=none", "algorithm.in_flight=keep")
+    assert sorted(fault.split(":")[0] for fault in faults) == [
+        "algorithm.correction",
+        "algorithm.in_flight",
+        "algorithm.partial_rollouts",
+        "algorithm.partial_rollouts.stale_share",
+    ]
+
+
+def test_how_answers_are_kept_young_is_in_the_contract(right: str) -> None:
+    partial = "algorithm.partial_rollouts={{max_carry: 2, budget_tokens: 8, enforce: {}, stale_share: {}}}"
+    graph = build_graph(load_recipe(right, [partial.format("drop", "0.29"), "algorithm.prompts=100"]))
+    assert headline(graph).startswith("grpo  batch 800 = 100 x 8  staleness 2 (<= 2, drop, 232 carried)")
+    graph = build_graph(load_recipe(right, [partial.format("count", "null"), "algorithm.staleness=1"]))
+    assert headline(graph).startswith("grpo  batch 256 = 32 x 8  staleness 3 (<= 3 on average, count)")
 
 
 BASELINES = {

@@ -208,6 +208,10 @@ def test_what_follows_from_another_fault_is_not_reported(faults_of: Faults) -> N
             ["warmup.steps=3", "sampling.max_new_tokens=30"],
             "sampling.max_new_tokens: 30 cuts answers like the longest demonstration, 31 tokens; set it to at least 31",
         ),
+        (
+            ["algorithm.partial_rollouts={max_carry: 2, budget_tokens: 3, enforce: drop}"],
+            "algorithm.partial_rollouts.enforce: drop with 3 tokens a step for 3 steps: answers of more than 9 tokens",
+        ),
         (["run.steps=9"], "evaluation.every_steps: 10 is more than the run's 9 steps; accuracy is not measured"),
     ],
 )

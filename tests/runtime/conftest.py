@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.numerics.parallel.conftest import four_ranks as four_ranks
+from tests.numerics.parallel.conftest import two_ranks as two_ranks
 
 from rpeg.observe.listener import RunInfo, RunSummary
 from rpeg.observe.run_folder import RunFolder

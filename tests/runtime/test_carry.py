@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,18 +17,82 @@ from hypothesis import strategies as st
 from tests.numerics.test_sampler import ragged, samples, tiny
 from tests.runtime.test_flow import recorded
 
+from rpeg.algorithms.grpo import grpo
 from rpeg.errors import InvalidInput
+from rpeg.graph.contract import Enforce
+from rpeg.graph.graph import Graph
 from rpeg.numerics.sampler import TorchSampler
-from rpeg.numerics.samples import SamplingParams
+from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.observe.run_folder import RunFolder
 from rpeg.runtime.carry import Carried, Carry, Window
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.support import unsupported
 
 Run = Callable[..., RunFolder]
 PARAMS = SamplingParams(temperature=1.0, max_new_tokens=24, end_ids=(1, 7))
 PROMPTS, GROUP = 3, 2
 MODEL = tiny("qwen3", max_position_embeddings=64)
 TEXTS = ragged(60)
+WAYS = [Enforce.COUNT, Enforce.WAIT, Enforce.DROP]
+
+
+class Played:
+    """A sampler and its running batch that know of every answer, by its seed, only how long it becomes."""
+
+    def __init__(self, slots: int, lengths: Mapping[int, int]) -> None:
+        self.slots, self.lengths = slots, lengths
+        self.waiting: list[tuple[int, int, int, int]] = []
+        self.active: list[list[int]] = []
+        self.num_added = 0
+
+    def begin(self, *_: object, **__: object) -> Played:
+        assert not self.is_busy, "the batch of the step before was cut"
+        self.num_added = 0
+        return self
+
+    def add(
+        self,
+        prompts: Sequence[object],
+        group: int,
+        seeds: Sequence[int],
+        written: Sequence[int] | None = None,
+        budget: int | None = None,
+    ) -> None:
+        assert len(prompts) * group == len(seeds)
+        for seed, so_far in zip(seeds, written or [0] * len(seeds), strict=True):
+            left = self.lengths[seed] - so_far
+            self.waiting.append((self.num_added, left, left if budget is None else min(left, budget), seed))
+            self.num_added += 1
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.active or self.waiting)
+
+    @property
+    def has_room(self) -> bool:
+        return not self.waiting and len(self.active) < self.slots
+
+    def advance(self) -> list[Sampled]:
+        """Give free slots to what waits, whose first tokens come with it, or write a token of every answer."""
+        growing = self.active
+        if self.waiting and len(self.active) < self.slots:
+            free = self.slots - len(self.active)
+            growing = [[*each, 0] for each in self.waiting[:free]]
+            self.waiting, self.active = self.waiting[free:], [*self.active, *growing]
+        for each in growing:
+            each[-1] += 1
+        ended = [each for each in self.active if each[-1] == each[2]]
+        self.active = [each for each in self.active if each[-1] < each[2]]
+        return [self.sampled(*each) for each in ended]
+
+    def cut(self) -> list[Sampled]:
+        """End everything as it is."""
+        found = [self.sampled(*each) for each in [*self.active, *([*each, 0] for each in self.waiting)]]
+        self.active, self.waiting = [], []
+        return found
+
+    def sampled(self, index: int, left: int, _most: int, seed: int, new: int) -> Sampled:
+        return Sampled(index, [seed] * new, [0.0] * new, new == left, [0] * new)
 
 
 def prompts_of(step: int) -> Rows:
@@ -33,42 +100,97 @@ def prompts_of(step: int) -> Rows:
     return Rows(
         {
             "row": torch.tensor(list(numbers)),
-            "tokens": Ragged.of([TEXTS[number] for number in numbers], torch.int64),
+            "tokens": Ragged.of([TEXTS[number % len(TEXTS)] for number in numbers], torch.int64),
             "seed": torch.tensor([1000 + GROUP * number for number in numbers]),
         }
     )
 
 
-def carried_through(steps: int, carry: Carry, slots: int = 6) -> list[Carried]:
-    sampler, left, found = TorchSampler(MODEL, slots, 0), None, list[Carried]()
+def carried_through(steps: int, carry: Carry, sampler: Any) -> list[Carried]:
+    left, found = None, list[Carried]()
     for step in range(steps):
         found.append(Window(sampler, PARAMS, carry, GROUP, 9, prompts_of).sample(step, left))
         left = found[-1].left
     return found
 
 
-@given(st.integers(1, 30), st.integers(1, 3), st.sampled_from([1, 2, 6, 12]))
-@settings(max_examples=8)
-def test_every_prompt_is_in_one_step_and_at_most_so_many_steps_late(budget: int, steps: int, slots: int) -> None:
-    found = carried_through(6, Carry(budget, steps), slots)
-    numbers = [number for each in found for number in each.numbers]
-    assert [len(each.numbers) for each in found] == [PROMPTS] * 6
-    assert len(set(numbers)) == len(numbers)
+def going_on(each: Carried) -> list[int]:
+    """Return the prompts that are carried over; the one that is next in line has not begun."""
+    *numbers, _ = each.left.tensor("number").tolist()[::GROUP]
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("enforce", "most_groups", "trained", "dropped"),
+    [
+        (Enforce.COUNT, 3, [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12], [0, 13, 14]], {}),
+        (Enforce.WAIT, 3, [[1, 2, 3], [0, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]], {}),
+        (Enforce.DROP, 3, [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12], [13, 14, 15]], {1: (2.0, 8.0)}),
+        (Enforce.COUNT, 1, [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12], [0, 13, 14]], {}),
+        (Enforce.WAIT, 1, [[1, 2, 3], [0, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]], {}),
+    ],
+)
+def test_one_prompt_whose_answers_are_long(
+    enforce: Enforce, most_groups: int, trained: list[list[int]], dropped: dict[int, tuple[float, float]]
+) -> None:
+    """Its answers take 10 tokens, all others 2, of which a step writes 2 where it has to wait for nothing else."""
+    lengths = {1000 + i: 10 if i < GROUP else 2 for i in range(100)}
+    found = carried_through(5, Carry(30, 1, most_groups, enforce), Played(12, lengths))
+    assert [each.numbers for each in found] == trained
+    thrown = [(each.metrics["rows/dropped"], each.metrics["carry/dropped_tokens"]) for each in found]
+    assert thrown == [dropped.get(step, (0.0, 0.0)) for step in range(5)]
+    ages = [each.metrics["carry/age_max"] for each in found]
+    assert max(ages) == (4.0 if enforce is Enforce.COUNT else 1.0)
+    assert max(each.metrics["carry/stale"] for each in found) <= most_groups / PROMPTS
+
+
+@given(
+    st.sampled_from(WAYS),
+    st.integers(1, 30),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.sampled_from([1, 2, 6, 12]),
+    st.integers(0, 1000),
+)
+def test_every_prompt_is_accounted_for_and_none_is_older_than_it_may_be(
+    enforce: Enforce, budget: int, steps: int, most: int, slots: int, seed: int
+) -> None:
+    draw = random.Random(seed)
+    lengths = {1000 + i: 24 if draw.random() < 0.3 else draw.randint(1, 4) for i in range(1000)}
+    most_groups = min(most, steps * PROMPTS)
+    found = carried_through(8, Carry(budget, steps, most_groups, enforce), Played(slots, lengths))
+    trained: list[int] = []
+    begun = dropped = age = 0.0
     for step, each in enumerate(found):
-        assert all(number <= (step + 1 + steps) * PROMPTS for number in each.numbers)
-        began = each.left.tensor("began")
-        assert (began > step - steps).all(), "what is carried over has steps left"
-    # Nothing is lost: what began is in a step or is still carried.
-    left = set(found[-1].left.tensor("number").tolist())
-    assert set(numbers) | left == set(range(len(set(numbers) | left)))
+        metrics = each.metrics
+        begun, dropped = begun + metrics["rows/begun"], dropped + metrics["rows/dropped"]
+        trained, left = [*trained, *each.numbers], going_on(each)
+        assert len(trained) == (step + 1) * PROMPTS
+        assert begun == GROUP * len(trained) + dropped + metrics["carry/samples"]
+        assert metrics["carry/samples"] == GROUP * len(left)
+        known = {*trained, *left}
+        assert len(known) == len(trained) + len(left), "a prompt is in one place only"
+        assert len(set(range(int(begun) // GROUP)) - known) == dropped / GROUP
+        assert len(left) <= most_groups
+        assert metrics["carry/stale"] <= most_groups / PROMPTS
+        age += metrics["carry/age_mean"]
+        assert age / (step + 1) <= most_groups / PROMPTS
+        if enforce is not Enforce.COUNT:
+            assert metrics["carry/age_max"] <= steps
+        if enforce is not Enforce.DROP:
+            assert dropped == 0
 
 
-@given(st.integers(1, 30), st.integers(1, 3))
-@settings(max_examples=5)
-def test_the_answers_are_those_that_are_written_in_one_go(budget: int, steps: int) -> None:
-    """With weights that stay the same, being cut and gone on with changes no token."""
+@given(st.integers(1, 30), st.integers(1, 3), st.sampled_from(WAYS))
+@settings(max_examples=6)
+def test_lengths_alone_decide_what_a_step_trains_on(budget: int, steps: int, enforce: Enforce) -> None:
+    """With weights that stay the same, being cut and gone on with changes no token, and lengths are those drawn."""
     whole = samples(MODEL, TEXTS, group=GROUP, params=PARAMS)
-    for each in carried_through(4, Carry(budget, steps)):
+    lengths = {1000 + i: len(each.ids) for i, each in enumerate(whole)}
+    carry = Carry(budget, steps, steps * PROMPTS, enforce)
+    played = carried_through(4, carry, Played(6, lengths))
+    for each, foreseen in zip(carried_through(4, carry, TorchSampler(MODEL, 6, 0)), played, strict=True):
+        assert (each.numbers, each.metrics) == (foreseen.numbers, foreseen.metrics)
         for i, answer in enumerate(each.answers):
             number, member = each.numbers[i // GROUP], i % GROUP
             expected = whole[number * GROUP + member]
@@ -78,47 +200,79 @@ def test_the_answers_are_those_that_are_written_in_one_go(budget: int, steps: in
             assert answer.finished == expected.finished
 
 
-def test_long_answers_are_waited_for_when_their_time_has_come() -> None:
-    """Two tokens a step are never enough; what began a step ago is finished all the same."""
-    found = carried_through(4, Carry(2, 1))
-    assert all(number // PROMPTS <= step + 1 for step, each in enumerate(found) for number in each.numbers)
-    assert sum(len(each.left) for each in found) > 0
+def settings_of(staleness: int, budget: int, steps: int, **partial: Any) -> dict[str, Any]:
+    partial = {"budget_tokens": budget, "max_carry": steps, **partial}
+    sizes = {"prompts": 4, "group_size": 2, "updates_per_step": 1}
+    algorithm = {**sizes, "staleness": staleness, "partial_rollouts": partial}
+    return {"algorithm": algorithm, "sampling": {"max_new_tokens": 40, "slots": 32}, "evaluation": {"every_steps": 0}}
 
 
-def settings_of(staleness: int, budget: int, steps: int, **sections: Any) -> dict[str, Any]:
-    partial = {"budget_tokens": budget, "max_carry": steps}
-    algorithm = {"staleness": staleness, "partial_rollouts": partial, "updates_per_step": 1}
-    base = {"algorithm": algorithm, "sampling": {"max_new_tokens": 24, "slots": 8}, "evaluation": {"every_steps": 0}}
-    return base | sections
+def ages(rollouts: list[Rows]) -> list[list[int]]:
+    """Return how many versions behind the oldest token of every answer is, by step."""
+    return [[step - min(row.tolist()) for row in rows.ragged("version").rows()] for step, rows in enumerate(rollouts)]
 
 
-@pytest.mark.parametrize(("staleness", "steps"), [(0, 1), (1, 2)])
-def test_a_run_trains_on_samples_of_several_versions(
-    run_tiny: Run, monkeypatch: pytest.MonkeyPatch, staleness: int, steps: int
+@pytest.mark.parametrize(
+    ("staleness", "steps", "budget", "partial"),
+    [
+        (1, 2, 4, {}),
+        (0, 1, 4, {"stale_share": 0.25}),
+        (0, 1, 40, {"enforce": "count"}),
+        (1, 1, 40, {"enforce": "drop"}),
+    ],
+)
+def test_a_run_keeps_what_its_contract_says(
+    run_tiny: Run, monkeypatch: pytest.MonkeyPatch, staleness: int, steps: int, budget: int, partial: dict[str, Any]
 ) -> None:
     rollouts = recorded(monkeypatch)
-    folder = run_tiny("run", **settings_of(staleness, 4, steps), run={"steps": 8})
+    folder = run_tiny("run", **settings_of(staleness, budget, steps, **partial), run={"steps": 8})
     versions = [row.tolist() for rows in rollouts for row in rows.ragged("version").rows()]
     assert any(len(set(row)) > 1 for row in versions)
     assert all(a <= b for row in versions for a, b in pairwise(row))
-    metrics = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    behind, metrics = ages(rollouts[:8]), [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert len(metrics) == 8
-    assert max(row["staleness/max"] for row in metrics) == staleness + steps
-    assert [row["counters/samples"] for row in metrics] == [16 * (i + 1) for i in range(8)]
-    assert all(row["carry/age_max"] <= steps for row in metrics)
+    assert [row["counters/samples"] for row in metrics] == [8 * (i + 1) for i in range(8)]
+    begun, dropped = (sum(row[name] for row in metrics) for name in ("rows/begun", "rows/dropped"))
+    assert begun == 8 * 8 + dropped + metrics[-1]["carry/samples"]
+    assert (dropped > 0) == (partial.get("enforce") == "drop")
+    every = [age for of_step in behind for age in of_step]
+    if partial.get("enforce") == "count":
+        assert sum(every) / len(every) <= staleness + steps < max(every)
+    else:
+        assert max(every) == staleness + steps
+        assert all(row["carry/age_max"] <= steps for row in metrics)
+    assert [row["staleness/max"] for row in metrics] == [float(max(of_step)) for of_step in behind]
+    share = partial.get("stale_share", 1.0)
+    assert all(sum(age > staleness for age in of_step) <= share * len(of_step) for of_step in behind)
 
 
-def test_what_is_unfinished_is_in_the_checkpoint(run_tiny: Run) -> None:
-    sections = settings_of(1, 4, 1)
+@pytest.mark.parametrize("enforce", ["wait", "drop"])
+def test_a_resumed_run_equals_one_whose_steps_took_other_times(run_tiny: Run, enforce: str) -> None:
+    sections, draw = settings_of(1, 12, 1, enforce=enforce), random.Random(1)
     whole = run_tiny("whole", **sections, run={"steps": 6})
-    run_tiny("half", **sections, run={"steps": 3})
+    run_tiny("half", **sections, run={"steps": 3}, at_step=lambda _: time.sleep(draw.choice((0.0, 0.05))))
     half = run_tiny("half", resume=True, **sections, run={"steps": 6})
-    names = ("reward/mean", "optim/grad_norm", "loss/policy", "carry/samples", "staleness/mean", "counters/tokens")
     for one, other in zip(whole.metrics.read_text().splitlines(), half.metrics.read_text().splitlines(), strict=True):
-        before, after = json.loads(one), json.loads(other)
-        assert [after.get(name) for name in names] == [before.get(name) for name in names]
+        pair = [json.loads(line) for line in (one, other)]
+        before, after = ({k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in pair)
+        assert after == before
+    dropped = [json.loads(line)["rows/dropped"] for line in whole.metrics.read_text().splitlines()]
+    assert (sum(dropped[:3]) > 0) == (enforce == "drop"), "the prompt next in line has to be in the checkpoint"
     weights = [(each.checkpoint(6) / "model" / "model.safetensors").read_bytes() for each in (whole, half)]
     assert weights[0] == weights[1]
+
+
+def test_a_contract_that_nothing_keeps_is_refused() -> None:
+    def with_enforce(graph: Graph, enforce: Enforce) -> Graph:
+        return replace(graph, contract=replace(graph.contract, enforce=enforce))
+
+    (fault,) = unsupported(with_enforce(grpo(4, 2), Enforce.DROP))
+    assert str(fault).startswith("contract.enforce: is drop, and no samples are carried over: each step trains on all")
+    (fault,) = unsupported(with_enforce(grpo(4, 2, max_carry=1), Enforce.ADMIT))
+    assert str(fault).startswith(
+        "contract.enforce: is admit, which says nothing of samples that are carried over; wait"
+    )
+    assert list(unsupported(grpo(4, 2, max_carry=1, enforce=Enforce.COUNT))) == []
 
 
 def test_carrying_over_with_several_firings_is_refused(run_tiny: Run) -> None:

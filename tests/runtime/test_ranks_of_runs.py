@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.runtime.conftest import TINY, Recorder, tiny_recipe
 from tests.runtime.homes.test_processes import running, wait_until
 from tests.runtime.test_kill import lines
@@ -149,6 +150,22 @@ def test_training_apart_from_sampling_equals_one_rank(
     assert len(pushes) == 3
     assert min(pushes) > 0
     assert all(row["weights/probe_difference"] < 1e-4 for row in untimed(folder)[1:])
+
+
+def test_every_model_in_shares_apart_from_sampling_equals_one_rank(tmp_path: Path) -> None:
+    """Critic and average lie in shares as the policy does."""
+    found: list[RunFolder] = []
+    algorithm = {"name": "ppo", "reference": "ema", "kl_place": "loss", "staleness": 1, "kl_coefficient": 0.1}
+    for home, bind in (("inline", bind_local), ("processes", _apart("dp", 1, zero=3))):
+        found.append(RunFolder(tmp_path / home))
+        found[-1].path.mkdir()
+        recipe = tiny_recipe(algorithm=algorithm, run={"home": home, "steps": 3})
+        train(recipe, lambda: found[-1], Recorder(), bind=bind)
+    assert_close(*found, 3)
+    for file in ("critic/model.safetensors", "critic_moments.safetensors", "average.safetensors"):
+        one, shares = (folder.checkpoint(3) / file for folder in found)
+        for name, each in load_file(one).items():
+            torch.testing.assert_close(load_file(shares)[name], each, atol=1e-5, rtol=1e-4, msg=f"{file} {name}")
 
 
 def test_a_killed_rank_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.runtime.test_policy import model as model
 from transformers import PreTrainedModel
 
 from rpeg.numerics.model import load_model, save_model
-from rpeg.numerics.parallel.gathered import Outline, gathered, shared_out
+from rpeg.numerics.parallel.gathered import Outline
 from rpeg.numerics.parallel.parallel_model import Padded
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.parallel.whole import WholeModel
@@ -19,6 +19,7 @@ from rpeg.numerics.scores import Scores, response_scores
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.runtime.learner import Learner
 from rpeg.runtime.split_learner import SplitLearner
+from rpeg.runtime.world import ALONE
 
 TOKENS_BT = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 11, 12, 13]])
 BATCH = Padded(TOKENS_BT, torch.ones_like(TOKENS_BT).cumsum(1) > 2)
@@ -37,7 +38,7 @@ def test_it_is_the_plain_learner_for_a_model_that_is_not_split(model: Path, tmp_
     recipe = tiny_recipe(optimizer={"weight_decay": 0.1, "clip_norm": 0.5})
     (first, one), (second, other) = _load(model), _load(model)
     plain = Learner(first, recipe, 1e-2, 0, None)
-    split = SplitLearner(other, recipe, 1e-2, 0, None, writes=True)
+    split = SplitLearner(other, recipe, 1e-2, 0, None, None, 1.0, ALONE)
     for _ in range(2):
         told = []
         for learner, each in ((plain, one), (split, other)):
@@ -52,19 +53,8 @@ def test_it_is_the_plain_learner_for_a_model_that_is_not_split(model: Path, tmp_
     expected, found = load_file(tmp_path / "plain.safetensors"), load_file(tmp_path / "split.safetensors")
     assert expected.keys() == found.keys()
     assert all(torch.equal(each, found[name]) for name, each in expected.items())
-    again = SplitLearner(other, recipe, 1e-2, 1, tmp_path / "plain.safetensors", writes=False)
-    again.save(tmp_path / "nobody.safetensors")
-    assert not (tmp_path / "nobody.safetensors").exists()
+    again = SplitLearner(other, recipe, 1e-2, 1, tmp_path / "plain.safetensors", None, 1.0, ALONE)
     assert [round(each, 12) for each in again.update(6)] == [0.0, 1e-2]
-
-
-def test_what_belongs_to_weights_is_gathered_and_shared_out_without_touching_them(model: Path) -> None:
-    found, whole = _load(model)
-    before = {name: each.detach().clone() for name, each in found.named_parameters()}
-    held = {name: torch.full_like(each, 2.0) for name, each in before.items()}
-    assert all(bool((each == 2.0).all()) for each in gathered(whole, held).values())
-    assert all(torch.equal(each, held[name]) for name, each in shared_out(whole, held).items())
-    assert all(torch.equal(each, before[name]) for name, each in found.named_parameters())
 
 
 def test_an_outline_filled_with_weights_is_saved_as_the_model_was(model: Path, tmp_path: Path) -> None:

@@ -100,10 +100,15 @@ def settings(staleness: int, in_flight: bool) -> dict[str, Any]:
     return {"old_logprob": old, "in_flight": KvPolicy.KEEP if in_flight else None}
 
 
-@pytest.mark.parametrize("in_flight", [False, True])
-@pytest.mark.parametrize("staleness", [1, 2, 3])
-def test_the_histogram_is_inside_the_contract_and_the_simulators(staleness: int, in_flight: bool) -> None:
-    graph = grpo(4, 4, staleness, **settings(staleness, in_flight))
+@pytest.mark.parametrize(
+    ("staleness", "in_flight", "max_carry"),
+    [*((k, in_flight, 0) for k in (1, 2, 3) for in_flight in (False, True)), (1, False, 2)],
+)
+def test_the_histogram_is_inside_the_contract_and_the_simulators(
+    staleness: int, in_flight: bool, max_carry: int
+) -> None:
+    """Where samples are carried over, this is how far ahead they are continued; their own ages are lengths' to say."""
+    graph = grpo(4, 4, staleness, max_carry=max_carry, **settings(staleness, in_flight))
     events = lower(graph, bind_local(graph), KnownCosts({}))
     draws = (drawn(events, seed) for seed in range(200))
     seconds_of = next(each for each in draws if predicted(events, each)[1] > APART_S)

@@ -215,7 +215,7 @@ def on_device(worker: Worker, task: Task | None) -> dict[str, int]:
         "ref.weights": list(roles.reference._weights),  # type: ignore[attr-defined]
         "actor.rollout": list(generator._versions.tensors),
         "sampler": list(generator._sampler.model.parameters()),
-        "actor.staged": list(task.weights.values()) if task is not None and task.weights is not None else [],
+        "actor.staged": list(task.weights.whole.values()) if task is not None and task.weights is not None else [],
     }
     return {name: sum({t.untyped_storage().data_ptr(): t.nbytes for t in ts}.values()) for name, ts in tensors.items()}
 

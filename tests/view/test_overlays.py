@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rpeg.algorithms.grpo import grpo
+from rpeg.graph.contract import Enforce
 from rpeg.graph.graph import Graph
 from rpeg.plan.bind import bind_local
 from rpeg.plan.costs import Duration, KnownCosts
@@ -37,6 +38,9 @@ def test_samples_that_are_carried_over_are_older() -> None:
     assert found is not None
     assert found.text.startswith("Samples of gen are at most 3 versions old: 2 steps back along ")
     assert found.text.endswith(", minus 1, plus 2 carried over.")
+    counted = lineage(grpo(8, 8, 1, max_carry=2, enforce=Enforce.COUNT))
+    assert counted is not None
+    assert counted.text.startswith("Samples of gen are at most 3 versions old on average: 2 steps back along ")
 
 
 def test_a_graph_that_trains_on_nothing_has_no_lineage() -> None:

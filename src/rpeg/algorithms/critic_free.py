@@ -21,7 +21,7 @@ from rpeg.algorithms.reward import RewardSource, add_reward
 from rpeg.errors import Fault, GraphError
 from rpeg.graph.access import Refresh
 from rpeg.graph.builder import ROLLOUT_COLUMNS, Builder
-from rpeg.graph.contract import Baseline, Contract, Kl, Logprob, Normalise
+from rpeg.graph.contract import Baseline, Contract, Enforce, Kl, Logprob, Normalise
 from rpeg.graph.data import Column, Lifetime, Per, SymbolKind
 from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
@@ -51,6 +51,8 @@ class Options(TypedDict, total=False):
     in_flight: KvPolicy | None
     max_carry: int
     budget_tokens: int
+    enforce: Enforce
+    most_carried: int
     replay: int
     evaluate_every_steps: int
 
@@ -98,6 +100,10 @@ class CriticFree:
     """Steps that a sample which has used up its tokens of a step may be carried over."""
     budget_tokens: int = 4096
     """With ``max_carry``: new tokens of a sample per step."""
+    enforce: Enforce = Enforce.WAIT
+    """With ``max_carry``: what becomes of samples that would be carried over once too often."""
+    most_carried: int = 0
+    """With ``max_carry``: samples that may be carried over at a time, 0 for those of ``max_carry`` steps."""
     replay: int = 1
     """Batches that every step trains on, the newest and those before it."""
     evaluate_every_steps: int = 0
@@ -116,6 +122,7 @@ class CriticFree:
             group=Dim("G"),
             updates_per_step=self.updates_per_step,
             max_staleness=self.max_staleness,
+            enforce=self.enforce if self.max_carry else Enforce.ADMIT,
             behaviour_logprob=self.old_logprob,
             baseline=self.baseline,
             normalise=self.normalise,
@@ -196,6 +203,8 @@ class CriticFree:
             return []
         doc = "new tokens of a sample per step at most"
         budget = b.symbol("budget", "tokens", SymbolKind.CHOICE, doc, self.budget_tokens)
+        if self.most_carried:
+            b.symbol("carried", "samples", SymbolKind.CONST, "samples carried over at most", self.most_carried)
         so_far = (Dim(f"{budget} * {self.max_carry}"),)
         written = [Column("tokens", "int64", so_far), Column("logp", "float32", so_far)]
         columns = ["row", "seed", *written, Column("version", "int32", so_far)]
@@ -245,3 +254,9 @@ class CriticFree:
             yield Fault("max_carry", text, "samples made in rounds or turns are not carried over: 0")
         if self.max_carry and self.budget_tokens < 1:
             yield Fault("budget_tokens", f"is {self.budget_tokens}", "a sample grows in every step: at least 1")
+        if self.max_carry and self.enforce is Enforce.ADMIT:
+            yield Fault("enforce", "is admit, which carries no samples over", "wait, count or drop")
+        most = self.max_carry * self.prompts * self.group
+        if self.most_carried % max(1, self.group) or not 0 <= self.most_carried <= most:
+            text = f"is {self.most_carried} with {self.group} samples per prompt and max_carry {self.max_carry}"
+            yield Fault("most_carried", text, "whole groups, no more than max_carry steps have")

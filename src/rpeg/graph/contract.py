@@ -12,12 +12,16 @@ __all__ = ["Baseline", "Contract", "Enforce", "Kl", "Logprob", "Normalise"]
 
 
 class Enforce(StrEnum):
-    """How the staleness bound is kept."""
+    """How the staleness bound is kept: by delays alone or, where samples are trained on as they end, in three ways."""
 
     ADMIT = "admit"
-    """Never start a sample that would be too old: idles."""
+    """Never start a step that would be too old; each trains on its own prompts, the longest included. Idles."""
+    COUNT = "count"
+    """Begin no more than can be trained on in time: bounds the mean, since long samples are overtaken."""
+    WAIT = "wait"
+    """The same, and a step waits for what would be too old in the next: bounds every sample. Slow."""
     DROP = "drop"
-    """Start, then discard what became too old: wastes."""
+    """The same, and what would be too old in the next step is thrown away. Wastes, and long samples go first."""
 
 
 class Logprob(StrEnum):

@@ -1,5 +1,8 @@
 """The printed form of a graph: one line per stage, diffable; used in errors, docs and golden tests.
 
+The first line has the staleness that the graph comes to and, in parentheses, what the contract promises: the bound, of
+every sample or of their mean, and where samples are carried over how it is kept and how many are carried at most.
+
 ``rollouts[tokens mask]`` names columns, ``@-2`` how many steps back is read, ``+`` that a newer version will do and
 ``/token`` how often it is looked for; ``!`` is an update, with its merge if it has one. How a stage works on its reads
 stands in parentheses, and the stages inside a loop stand below it, with the trips.
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rpeg.graph.access import Access, Bound, Mode, Refresh
+from rpeg.graph.contract import Enforce
 from rpeg.graph.dim import ONE
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators, staleness
@@ -28,7 +32,19 @@ def headline(graph: Graph) -> str:
     found = max((staleness(graph, stage.name) for stage in generators(graph)), default=0)
     group = graph.group_size
     batch = f"batch {graph.batch_rows} = {graph.batch_rows // group} x {group}"
-    return f"{graph.name}  {batch}  staleness {found} (<= {graph.contract.max_staleness})  digest {graph.digest()[:8]}"
+    return f"{graph.name}  {batch}  staleness {found} ({_promise(graph)})  digest {graph.digest()[:8]}"
+
+
+def _promise(graph: Graph) -> str:
+    """Return what the contract says of staleness, and how it is kept where delays alone do not."""
+    contract, symbols = graph.contract, {symbol.name: symbol.value for symbol in graph.symbols}
+    of_mean = " on average" if contract.enforce is Enforce.COUNT else ""
+    parts = [f"<= {contract.max_staleness}{of_mean}"]
+    if contract.enforce is not Enforce.ADMIT:
+        parts.append(str(contract.enforce))
+    if "carried" in symbols:
+        parts.append(f"{symbols['carried']} carried")
+    return ", ".join(parts)
 
 
 def _lines(graph: Graph, marks: Mapping[str, str], indent: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -38,9 +38,14 @@ class Adapter:
         """Hold the model as peft knows it."""
         self._wrapped = wrapped.eval()
 
-    def off(self) -> AbstractContextManager[None]:
-        """Let the model be what it was without the adapter."""
-        return self._wrapped.disable_adapter()
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Let the model be what it was without the adapter, for passes without gradients."""
+        trained = [each for each in self._wrapped.parameters() if each.requires_grad]
+        with self._wrapped.disable_adapter():
+            for each in trained:  # FSDP2 remembers from its first pass what is trained
+                each.requires_grad_(True)
+            yield
 
     def merged(self) -> PreTrainedModel:
         """Return a copy with the products added to its weights and no sign of an adapter.

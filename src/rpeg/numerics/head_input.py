@@ -44,7 +44,8 @@ def chosen_head_input(model: PreTrainedModel, slots_BT: Tensor, runs_head: bool)
         states.append(args[0][slots_BT])
         return (states[-1].unsqueeze(0) if runs_head else args[0][:1, :0], *args[1:])
 
-    hook = language_head(model).register_forward_pre_hook(choose)
+    # Before what ranks with parts of the vocabulary do to the head's input, which values have no part in.
+    hook = language_head(model).register_forward_pre_hook(choose, prepend=True)
     try:
         yield states
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -29,6 +30,12 @@ class Scores:
     """Of the distributions, without gradient; nats."""
     values_BT: Tensor | None
     """Of the states before the tokens were chosen, with gradient; None without a value head."""
+
+    @classmethod
+    def of_values(cls, values_BT: Tensor) -> Scores:
+        """Return the scores of a critic, which makes no logits: all but its values is 0."""
+        nothing_BT = torch.zeros_like(values_BT, requires_grad=False)
+        return cls(nothing_BT, nothing_BT, values_BT)
 
 
 def response_scores(

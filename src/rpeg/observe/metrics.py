@@ -39,6 +39,9 @@ METRICS: Mapping[str, Metric] = {
     "dynamic/kept": Metric("count", "Groups of the step whose rewards differ; the rest only fills it up."),
     "carry/samples": Metric("count", "Answers that go on in the next step."),
     "carry/age_max": Metric("count", "Steps since the oldest of them began."),
+    "carry/age_mean": Metric("count", "Steps since the answers that the step trains on began, on average."),
+    "carry/stale": Metric("share", "Answers that the step trains on and that began in an earlier one."),
+    "carry/dropped_tokens": Metric("tokens", "Written for answers that were thrown away as too old."),
     "dynamic/zero_spread": Metric("share", "Groups of all rounds whose rewards were all the same, thrown away or not."),
     "rows/trained": Metric("count", "Samples of the step that the loss learned from."),
     "rows/without_advantage": Metric(
@@ -46,6 +49,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "rows/unscorable": Metric("count", "Samples of the step left out of the loss because they have no reward."),
     "rows/masked": Metric("count", "Samples of the step left out of the loss because they were cut off."),
+    "rows/begun": Metric("count", "Samples that began in the step, where they may go on in the next."),
+    "rows/dropped": Metric("count", "Samples thrown away because they would be too old for the next step."),
     "rows/replaced": Metric("count", "Samples that dynamic sampling left out, for want of spread or of room."),
     "rows/truncated": Metric("count", "Samples of the step that were cut off, at the limit of length or turns."),
     "rows/reward_errors": Metric("count", "Samples for which a reward function raised or broke its promise."),

@@ -11,7 +11,7 @@ from rpeg.algorithms.ppo import Trunk
 from rpeg.algorithms.reference import Reference
 from rpeg.algorithms.reward import RewardSource
 from rpeg.environments.catalog import has_tool
-from rpeg.graph.contract import Kl, Logprob, Normalise
+from rpeg.graph.contract import Enforce, Kl, Logprob, Normalise
 from rpeg.graph.graph import Graph
 from rpeg.recipe.schema import Recipe
 from rpeg.transforms.registry import parse
@@ -73,6 +73,9 @@ def _own_options(recipe: Recipe) -> dict[str, Any]:
         own["in_flight"] = KvPolicy(f"kv_{algorithm.in_flight}")
     if (partial := algorithm.partial_rollouts) is not None:
         own |= {"max_carry": partial.max_carry, "budget_tokens": partial.budget_tokens}
+        own["enforce"] = Enforce(partial.enforce)
+        if partial.stale_share is not None:
+            own["most_carried"] = partial.most_carried(algorithm.prompts) * algorithm.group_size
     match _name(recipe):
         case "grpo":
             own["normalise"] = Normalise(algorithm.normalise)

@@ -7,6 +7,7 @@ here, so that whoever reads a recipe finds every value decided.
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -45,9 +46,21 @@ class PartialRolloutsSection(Section):
     """Answers that are not finished go on in the next step, and other prompts take their places."""
 
     max_carry: PositiveInt = Field(examples=[1])
-    """Steps that an answer may take beyond the one that it began in; what is due is waited for."""
+    """Steps that an answer may take beyond the one that it began in, by the rule of enforce."""
     budget_tokens: PositiveInt = Field(examples=[4096])
     """New tokens of an answer per step at most."""
+    enforce: Literal["wait", "count", "drop"] = "wait"
+    """What becomes of answers that would take longer than max_carry: a step waits for them; nothing, as no more begin
+    than take max_carry steps on average; or they are thrown away, and other prompts begin in their place."""
+    stale_share: Share | None = None
+    """Share of the groups of a step that may go on in the next, and so of those a step trains on that may have begun
+    before it; a part of a group does not count; null: as many as max_carry steps have."""
+
+    def most_carried(self, prompts: int) -> int:
+        """Return the groups that may go on in the next step, where a step has so many ``prompts``."""
+        if self.stale_share is None:
+            return self.max_carry * prompts
+        return int(Fraction(str(self.stale_share)) * prompts)  # as it is written: 0.29 of 100 are 29
 
 
 class AlgorithmSection(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 
 from rpeg.environments.catalog import has_tool
@@ -147,9 +148,13 @@ _CORRECTION_KEYS = ("correction", "correction_cap", "correction_low", "correctio
 def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
     algorithm = recipe.algorithm
     correction = algorithm.correction
-    if correction == "none" and algorithm.max_staleness >= 2:
+    partial = algorithm.partial_rollouts
+    if correction == "none" and partial is not None and partial.enforce == "count":
+        what = "none with partial_rollouts.enforce count, which bounds how stale answers are on average only"
+        yield Fault("algorithm.correction", what, "set correction to truncated, or enforce to wait")
+    elif correction == "none" and algorithm.max_staleness >= 2:
         carried = f" and answers carried over {algorithm.max_staleness - algorithm.staleness} steps"
-        of_carry = carried if algorithm.partial_rollouts is not None else ""
+        of_carry = carried if partial is not None else ""
         what = f"none with staleness {algorithm.staleness}{of_carry}: uncorrected losses collapse from staleness 2 on"
         yield Fault("algorithm.correction", what, "set correction to truncated, or staleness to at most 1")
     if correction != "none" and algorithm.old_logprob == "recorded":
@@ -190,6 +195,30 @@ def _samples_can_go_on(recipe: Recipe, _: Path) -> Iterator[Fault]:
     for key, is_given in given.items():
         for reason in [reason for reason, holds in reasons.items() if is_given and holds]:
             yield Fault(f"algorithm.{key}", f"is not possible {reason}", _REMOVE)
+
+
+@ALGORITHM_RULES.over("algorithm.prompts", "algorithm.partial_rollouts")
+def _some_answers_may_go_on(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    prompts, partial = recipe.algorithm.prompts, recipe.algorithm.partial_rollouts
+    if partial is None or partial.most_carried(prompts):
+        return
+    what = f"{partial.stale_share} of {prompts} prompts is no whole group: nothing could go on in the next step"
+    remedy = f"set it to {ceil(1000 / prompts) / 1000} or more, or remove partial_rollouts"
+    yield Fault("algorithm.partial_rollouts.stale_share", what, remedy)
+
+
+@ALGORITHM_RULES.over("algorithm.partial_rollouts", "sampling.max_new_tokens", is_advice=True)
+def _long_answers_are_trained_on(recipe: Recipe, _: Path) -> Iterator[Fault]:
+    partial, longest = recipe.algorithm.partial_rollouts, recipe.sampling.max_new_tokens
+    if partial is None or partial.enforce != "drop":
+        return
+    reach = (partial.max_carry + 1) * partial.budget_tokens
+    if reach < longest:
+        what = (
+            f"drop with {partial.budget_tokens} tokens a step for {partial.max_carry + 1} steps: answers of more than "
+        )
+        what += f"{reach} tokens are always thrown away, and they may have {longest}"
+        yield Fault("algorithm.partial_rollouts.enforce", what, "raise budget_tokens or max_carry, or set it to wait")
 
 
 @ALGORITHM_RULES.over(

@@ -267,9 +267,12 @@ def _engine_takes_temperature(recipe: Recipe, _: Path) -> Iterator[Fault]:
         yield Fault("sampling.temperature", what, "choose one within, or set sampling.engine to torch")
 
 
-@VALUE_RULES.over("sampling.slots", "algorithm.prompts", "algorithm.group_size", is_advice=True)
+@VALUE_RULES.over(
+    "sampling.slots", "algorithm.prompts", "algorithm.group_size", "algorithm.partial_rollouts", is_advice=True
+)
 def _slots_are_used(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    rows = recipe.algorithm.prompts * recipe.algorithm.group_size
+    prompts, partial = recipe.algorithm.prompts, recipe.algorithm.partial_rollouts
+    rows = (prompts + (partial.most_carried(prompts) if partial is not None else 0)) * recipe.algorithm.group_size
     if recipe.sampling.slots is not None and recipe.sampling.slots > rows:
         what = f"{recipe.sampling.slots} slots for {rows} answers a step: the rest only takes memory"
         yield Fault("sampling.slots", what, f"set it to at most {rows}")

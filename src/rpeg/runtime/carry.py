@@ -4,10 +4,17 @@
                      ▲                      │ a slot is free
                      └──────────────────────┘
 
-Slots that samples leave are filled with the next prompts, at most ``max_carry`` steps ahead, so nobody waits for long
-answers: a group is admitted while those trained on and under way are fewer than ``(t + 1 + max_carry) * prompts``. What
-began ``max_carry`` steps ago has to be complete: it has no budget any more, and the step waits for it. All that goes
-on is prefilled anew by the weights of the step, so a resumed run writes the same tokens.
+Slots that samples leave are filled with the next prompts, so nobody waits for long answers: a group is admitted while
+those under way are fewer than the prompts of a step and what may be carried over, which is ``max_carry`` steps' worth
+where nothing less is said. So no more than that is carried over, and samples of a run are no older than ``max_carry``
+steps on average, whatever their lengths. What the contract promises of a single one is kept in one of three ways:
+
+    count   nothing: a long sample is overtaken as often as others end before it
+    wait    what began ``max_carry`` steps ago has no budget any more, and the step waits for it
+    drop    what began ``max_carry`` steps ago and is not in the step is thrown away, and other prompts take its place
+
+A step can always be made of groups that begin in it, so however much is thrown away it has all its groups. All that
+goes on is prefilled anew by the weights of the step, so a resumed run writes the same tokens.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from rpeg.graph.contract import Enforce
 from rpeg.graph.graph import Graph
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
@@ -35,13 +43,20 @@ class Carry:
     """New tokens of a sample per step."""
     max_carry: int
     """Steps that a sample may be carried over."""
+    most_groups: int
+    """Groups that may be carried over at a time."""
+    enforce: Enforce
+    """What becomes of samples that would be carried over once more: COUNT, WAIT or DROP."""
 
 
 def carry_of(graph: Graph, stage: str) -> Carry | None:
     """Return how a generator carries samples over, None if it finishes them."""
     steps = max((graph.data_of[write.data].max_carry for write in graph.writes(stage)), default=0)
-    budgets = [symbol.value for symbol in graph.symbols if symbol.name == "budget" and symbol.value is not None]
-    return Carry(budgets[0], steps) if steps else None
+    if not steps:
+        return None
+    values = {symbol.name: symbol.value for symbol in graph.symbols if symbol.value is not None}
+    most = values.get("carried", steps * graph.batch_rows) // graph.group_size
+    return Carry(values["budget"], steps, most, graph.contract.enforce)
 
 
 @dataclass(slots=True)
@@ -76,13 +91,9 @@ class Carried:
     """One per answer."""
     answers: list[Conversation]
     left: Rows
-    """What is carried over: one row per answer."""
-
-    def metrics(self, step: int) -> dict[str, float]:
-        """Return how much is carried over from ``step`` and how long ago the oldest of it began."""
-        began = self.left.tensor("began")
-        oldest = float(step + 1 - began.min()) if len(began) else 0.0
-        return {"carry/samples": float(len(self.left)), "carry/age_max": oldest}
+    """What is carried over, one row per answer, and the prompt that is next in line."""
+    metrics: dict[str, float]
+    """How much began, is carried over and was thrown away, and how old it was."""
 
 
 class Window:
@@ -114,55 +125,88 @@ class Window:
         self._writers: list[tuple[_Group, Conversation]] = []
         """Of every sample of the running batch, in the order in which they were added."""
         self._groups: list[_Group] = []
+        self._next = 0
+        """Number of the prompt that is next in line."""
+        self._size = 0
+        """Groups of a step."""
 
     def sample(self, step: int, carried: Rows | None) -> Carried:
         """Go on with what the step before has left until enough groups are complete, those that must be among them."""
-        size = len(self._source(step))
+        self._size = len(self._source(step))
         self._groups = _unpacked(carried, self._group) if carried is not None else []
-        first, limit = step * size, (step + 1 + self._carry.max_carry) * size
-        due = self._due(step, size)
+        self._next = self._groups.pop().number if self._groups else step * self._size
+        due = self._due(step) if self._carry.enforce is Enforce.WAIT else []
         self._resume(due, None)
         self._resume([each for each in self._groups if each not in due], self._carry.budget)
-        free, there = self._slots - len(self._writers), first + len(self._groups)
-        self._begin(range(there, max(first + size, min(limit, there + free // self._group))), step)
-        while sum(each.is_complete for each in self._groups) < size or not all(each.is_complete for each in due):
-            following = first + len(self._groups)
-            if self._running.has_room and following < limit:
-                self._begin(range(following, following + 1), step)
-            elif self._running.is_busy:
-                self._hear(self._running.advance())
-            else:  # budgets are used up, and no more may begin
-                self._resume([each for each in self._groups if not each.is_complete][:1], None)
-        self._hear(self._running.cut(), is_cut=True)
+        self._write(step, due)
         complete = [each for each in self._groups if each.is_complete and each not in due]
-        taken = sorted([*due, *complete[: size - len(due)]], key=lambda each: each.number)
+        taken = sorted([*due, *complete[: self._size - len(due)]], key=lambda each: each.number)
+        rest = [each for each in self._groups if each not in taken]
+        dropped = [each for each in rest if self._is_dropped(each, step)]
+        left = [each for each in rest if each not in dropped]
         return Carried(
             [each.number for each in taken],
             [each.row for each in taken],
             [each.prompt for each in taken for _ in each.answers],
             [answer for each in taken for answer in each.answers],
-            _packed([each for each in self._groups if each not in taken]),
+            _packed([*left, self._asked(self._next, step + 1)]),
+            self._metrics(step, taken, left, dropped),
         )
 
-    def _due(self, step: int, size: int) -> list[_Group]:
+    def _write(self, step: int, due: list[_Group]) -> None:
+        """Decode, and let prompts begin, until as many groups as a step has are complete, all due ones among them."""
+        size = self._size
+        most, free = size + self._carry.most_groups, self._slots - len(self._writers)
+        self._begin(max(size - len(self._groups), min(most - len(self._groups), free // self._group)), step)
+        while sum(each.is_complete for each in self._groups) < size or not all(each.is_complete for each in due):
+            if self._running.has_room and len(self._groups) < most:
+                self._begin(1, step)
+            elif self._running.is_busy:
+                self._hear(self._running.advance())
+            else:  # budgets are used up, and no more may begin
+                self._resume([each for each in self._groups if not each.is_complete][:1], None)
+        self._hear(self._running.cut(), is_cut=True)
+
+    def _is_dropped(self, group: _Group, step: int) -> bool:
+        """Return whether a group that is not in this step would be too old in the next."""
+        return self._carry.enforce is Enforce.DROP and group.began + self._carry.max_carry <= step
+
+    def _metrics(self, step: int, taken: list[_Group], left: list[_Group], dropped: list[_Group]) -> dict[str, float]:
+        ages = [step - each.began for each in taken]
+        return {
+            "rows/begun": float(self._group * sum(each.began == step for each in self._groups)),
+            "rows/dropped": float(self._group * len(dropped)),
+            "carry/dropped_tokens": float(sum(len(answer.ids) for each in dropped for answer in each.answers)),
+            "carry/samples": float(self._group * len(left)),
+            "carry/age_max": float(max((step + 1 - each.began for each in left), default=0)),
+            "carry/age_mean": sum(ages) / len(ages),
+            "carry/stale": sum(age > 0 for age in ages) / len(ages),
+        }
+
+    def _due(self, step: int) -> list[_Group]:
         """Return the groups that have to be complete now, or more would be due in a later step than it can take."""
         oldest = sorted(self._groups, key=lambda each: (each.began, each.number))
         last = [each.began + self._carry.max_carry for each in oldest]
-        counts = [bisect_right(last, at) - (at - step) * size for at in range(step, step + self._carry.max_carry)]
+        counts = [bisect_right(last, at) - (at - step) * self._size for at in range(step, step + self._carry.max_carry)]
         return oldest[: max(0, *counts)]
 
-    def _begin(self, numbers: range, step: int) -> None:
-        """Let the prompts of these numbers begin."""
-        for number in numbers:
-            at, place = divmod(number, len(self._source(step)))
-            asked = self._source(at).part(place, place + 1)
-            (prompt,), row, seed = asked.ragged("tokens").rows(), asked.tensor("row"), asked.tensor("seed")
-            answers = [Conversation() for _ in range(self._group)]
-            begun = _Group(number, step, prompt.tolist(), int(row), int(seed), answers)
+    def _asked(self, number: int, step: int) -> _Group:
+        """Return the prompt of this number, for which nothing has been written when it begins in ``step``."""
+        at, place = divmod(number, self._size)
+        asked = self._source(at).part(place, place + 1)
+        (prompt,), row, seed = asked.ragged("tokens").rows(), asked.tensor("row"), asked.tensor("seed")
+        answers = [Conversation() for _ in range(self._group)]
+        return _Group(number, step, prompt.tolist(), int(row), int(seed), answers)
+
+    def _begin(self, count: int, step: int) -> None:
+        """Let the next ``count`` prompts begin."""
+        for _ in range(count):
+            begun = self._asked(self._next, step)
+            self._next += 1
             self._groups.append(begun)
             seeds = [begun.seed + member for member in range(self._group)]
             self._running.add([begun.prompt], self._group, seeds, budget=self._carry.budget)
-            self._writers += [(begun, answer) for answer in answers]
+            self._writers += [(begun, answer) for answer in begun.answers]
 
     def _resume(self, groups: Sequence[_Group], budget: int | None) -> None:
         """Let the unfinished answers of groups go on."""

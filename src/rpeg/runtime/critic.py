@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from rpeg.numerics.aggregation import Counts
 from rpeg.numerics.critic import load_critic, save_critic
+from rpeg.numerics.parallel.build import WHOLE, ModelLayout, is_split, parallel_model
+from rpeg.numerics.parallel.gathered import Outline
+from rpeg.numerics.parallel.parallel_model import Padded
 from rpeg.numerics.precision import dtype
+from rpeg.numerics.scores import Scores
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.learner import Learner
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import Passes, counts, finished, num_trained, scored
+from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored, valued
 from rpeg.runtime.rows import Ragged, Rows
+from rpeg.runtime.split_learner import SplitLearner
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.value_objective import ValueObjective
 from rpeg.runtime.world import ALONE, Ranks
@@ -27,24 +36,41 @@ _NOTHING = Counts(0, 0)
 class Critic:
     """A critic with its optimizer."""
 
-    def __init__(self, recipe: Recipe, origin: Origin, ranks: Ranks = ALONE, most_rows: int | None = None) -> None:
-        """Load the weights of the checkpoint, or of the model that the recipe lets it start from."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        origin: Origin,
+        ranks: Ranks = ALONE,
+        layout: ModelLayout = WHOLE,
+        most_rows: int | None = None,
+    ) -> None:
+        """Load the weights of the checkpoint, or of the model that the recipe lets it start from.
+
+        Of these each of ``ranks`` keeps what ``layout`` gives it.
+        """
         assert recipe.critic is not None, "the graph has a critic, the recipe has none"
         self._recipe, self._passes, self._ranks = recipe, Passes(recipe, ranks, most_rows), ranks
         folder = origin.saved(_MODEL) or Path(recipe.critic.path or origin.model)
         self._tokenizer = load_tokenizer(origin.model)
         weights = dtype(recipe.model.weights)
         self.model, self._head = load_critic(folder, weights, self._passes.device, self._tokenizer)
-        lr = recipe.critic.lr or recipe.optimizer.lr
-        self.learner = Learner(
-            self.model, recipe, lr, origin.version, origin.saved(_MOMENTS), self._head, peers=ranks.rows
-        )
+        self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
+        passing = partial(self._passes.passing, self.model, self._head, has_logits=False)
+        self._parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._values)
+        lr, moments = recipe.critic.lr or recipe.optimizer.lr, origin.saved(_MOMENTS)
+        if self._outline is None:
+            self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, peers=ranks.rows)
+        else:
+            self.learner = SplitLearner(self._parallel, recipe, lr, origin.version, moments, self._head, 1.0, ranks)
         self._objective, self._counts = ValueObjective(recipe.critic.value_clip), _NOTHING
+
+    def _values(self, model: PreTrainedModel, batch: Padded) -> Scores:
+        return Scores.of_values(self._passes.values(model, batch, self._head))
 
     def score(self, rows: Rows) -> Ragged:
         """Return the value of the state before every trained token."""
         return self._passes.columns(
-            rows, 1, lambda batches: [[self._passes.values(self.model, each, self._head)] for each in batches]
+            rows, 1, lambda batches: [[valued(scores)] for scores in self._parallel.score(batches)]
         )[0]
 
     def train(self, task: Task) -> Outcome:
@@ -54,10 +80,14 @@ class Critic:
         if self._recipe.algorithm.mask_truncated:
             picks = finished(rows, picks)
         self._counts += counts(rows, picks)
-        for batch in self._passes.micro_batches(rows, picks):
-            values_BT = self._passes.values(self.model, batch.padded, self._head)
-            (self._objective.loss(batch, values_BT) if batch.picks else values_BT.sum() * 0).backward()
+        batches = self._passes.micro_batches(rows, picks)
+        self._parallel.backward(
+            [batch.padded for batch in batches], lambda number, scores: self._loss(batches[number], valued(scores))
+        )
         return Outcome(num_rows=len(rows), num_tokens=num_trained(rows))
+
+    def _loss(self, batch: MicroBatch, values_BT: Tensor) -> Tensor:
+        return self._objective.loss(batch, values_BT) if batch.picks else values_BT.sum() * 0
 
     def update(self, task: Task) -> Outcome:
         """Make the next version of the weights."""
@@ -74,6 +104,10 @@ class Critic:
         return Held(holder.parts(weights, self.learner.moments))
 
     def save(self, folder: Path) -> None:
-        """Write weights, head and the optimizer's state into the folder of a checkpoint."""
-        save_critic(self.model, self._head, self._tokenizer, folder / _MODEL)
-        self.learner.save(folder / _MOMENTS)
+        """Write weights, head and the optimizer's state, all of them whole, into the folder of a checkpoint."""
+        weights = self._parallel.weights() if self._outline is not None else {}
+        if self._ranks.is_first:
+            model = self.model if self._outline is None else self._outline.filled(weights)
+            save_critic(model, self._head, self._tokenizer, folder / _MODEL)
+        if self._ranks.is_first or self._outline is not None:
+            self.learner.save(folder / _MOMENTS)

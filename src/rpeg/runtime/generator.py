@@ -215,7 +215,7 @@ class Generator:
         window = Window(self._open_batches, self._params, carry, group, longest, self._source.rows)
         done = window.sample(task.step, task.carried)
         made = self._made(task, done.prompts, done.answers, done.rows, version)
-        metrics = {**made.metrics, **done.metrics(task.step)}
+        metrics = {**made.metrics, **done.metrics}
         return replace(made, metrics=metrics, places=tuple(done.numbers), carried=done.left)
 
     def _install(self, flow: Flow, version: int) -> None:

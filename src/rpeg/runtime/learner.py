@@ -15,9 +15,11 @@ from rpeg.numerics.value_head import named_weights
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.task import Weights
 
-__all__ = ["Learner", "copied"]
+__all__ = ["MASTER", "Learner", "copied"]
 
-_MASTER, _COUNT = "master", "step"
+MASTER = "master"
+"""What the masters of narrow weights are called in the file of an optimizer's state."""
+_COUNT = "step"
 
 
 class Learner:
@@ -113,7 +115,7 @@ class Learner:
             for key, value in state.items()
         }
         if found and self._masters is not None:
-            found |= {f"{name}:{_MASTER}": each.detach() for name, each in self._masters.named().items()}
+            found |= {f"{name}:{MASTER}": each.detach() for name, each in self._masters.named().items()}
         if found:
             save_file(found, path)
 
@@ -121,7 +123,7 @@ class Learner:
         masters: dict[str, Tensor] = {}
         for key, value in load_file(path).items():
             name, _, kind = key.rpartition(":")
-            if kind == _MASTER:
+            if kind == MASTER:
                 masters[name] = value
                 continue
             parameter = self._named[name]

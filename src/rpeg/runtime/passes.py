@@ -24,7 +24,7 @@ from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.world import ALONE, Ranks
 
-__all__ = ["MicroBatch", "Passes", "counts", "finished", "num_trained", "scored"]
+__all__ = ["MicroBatch", "Passes", "counts", "finished", "num_trained", "scored", "valued"]
 
 _LARGE_VOCABULARY = 1 << 13
 """From here on the logits of a micro-batch are the largest thing in memory, and are made in chunks."""
@@ -109,10 +109,11 @@ class Passes:
             chunked = self._makes_chunks(model)
             return response_scores(model, batch.tokens_BT, batch.mask_BT, self._temperature, head, chunked)
 
-    def passing(self, model: PreTrainedModel) -> Passing:
+    def passing(self, model: PreTrainedModel, head: ValueHead | None = None, has_logits: bool = True) -> Passing:
         """Return the same for a model that is to be split over ranks."""
         narrow = self._dtype if self._dtype != torch.float32 else None
-        return Passing(self._temperature, narrow, is_chunked=self._makes_chunks(model))
+        chunked = self._makes_chunks(model)
+        return Passing(self._temperature, narrow, chunked, value_head=head, has_logits=has_logits)
 
     def _makes_chunks(self, model: PreTrainedModel) -> bool:
         """Whether the logits of a model are many, and can be made a few at a time; found out once."""
@@ -145,6 +146,12 @@ class Passes:
                     for pick, scores_T in zip(batch.picks, scores_BT[: len(batch.picks)].cpu(), strict=True):
                         column[pick] = scores_T[: lengths[pick]]
         return [Ragged.of(column, torch.float32) for column in found]
+
+
+def valued(scores: Scores) -> Tensor:
+    """Return the values of a pass through a model with a value head."""
+    assert scores.values_BT is not None, "the graph values, the model has no value head"
+    return scores.values_BT
 
 
 def num_trained(rows: Rows) -> int:

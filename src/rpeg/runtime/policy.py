@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rpeg.numerics.losses import LossInputs, LossSettings, policy_loss
 from rpeg.numerics.model import load_model, save_model
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout, is_split, parallel_model
 from rpeg.numerics.parallel.gathered import Outline
-from rpeg.numerics.parallel.parallel_model import Padded
+from rpeg.numerics.parallel.parallel_model import Padded, ParallelModel
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.parallel.whole import WholeModel
 from rpeg.numerics.precision import dtype
@@ -32,7 +33,7 @@ from rpeg.runtime.checkpoint import ADAPTER, MODEL, MOMENTS
 from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored
+from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored, valued
 from rpeg.runtime.probe import Probe
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.shared_head import shared_head
@@ -82,15 +83,15 @@ class Policy:
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
-        passing = partial(self._passes.passing, self.model)
-        self._parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._scores)
+        passing = partial(self._passes.passing, self.model, self._head)
+        self.parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._scores)
         self._transport = transport
         if transport is not None:
-            transport.offer(self._parallel.tiles())
+            transport.offer(self.parallel.tiles())
         if self._outline is None:
             self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)
         else:
-            self.learner = SplitLearner(self._parallel, recipe, lr, origin.version, moments, writes=ranks.is_first)
+            self.learner = SplitLearner(self.parallel, recipe, lr, origin.version, moments, self._head, scale, ranks)
         self._objective = ValueObjective(critic.value_clip if critic is not None else None)
         self._sums, self._of_step, self._counts = LossSums.zero(), LossSums.zero(), _NOTHING
 
@@ -108,27 +109,29 @@ class Policy:
 
     def score(self, rows: Rows) -> Ragged:
         """Return the log-probability of every trained token under the weights as they are."""
-        if self._head is None:
-            return self._passes.logprob_column(rows, self._parallel)
-        return self._passes.logprob_column(rows, WholeModel(self.model, self._passes.scores, self._ranks.rows))
+        return self._passes.logprob_column(rows, self.scorer)
+
+    @property
+    def scorer(self) -> ParallelModel:
+        """The model as it scores: a whole one makes no values then."""
+        if self._head is None or self._outline is not None:
+            return self.parallel
+        return WholeModel(self.model, self._passes.scores, self._ranks.rows)
 
     def value(self, rows: Rows) -> Ragged:
         """Return the value of the state before every trained token."""
         head = self._head
         assert head is not None, "the graph values with the policy's trunk, the recipe does not"
+        if self._outline is not None:  # makes logits as well: a split trunk is passed through in one way
+            return self.score_and_value(rows)[1]
         return self._passes.columns(
             rows, 1, lambda batches: [[self._passes.values(self.model, each, head)] for each in batches]
         )[0]
 
     def score_and_value(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Return both from one pass."""
-
-        def both(scores: Scores) -> list[Tensor]:
-            assert scores.values_BT is not None, "the graph values with the policy's trunk, the recipe does not"
-            return [scores.logps_BT, scores.values_BT]
-
         logps, values = self._passes.columns(
-            rows, 2, lambda batches: [both(scores) for scores in self._parallel.score(batches)]
+            rows, 2, lambda batches: [[each.logps_BT, valued(each)] for each in self.parallel.score(batches)]
         )
         return logps, values
 
@@ -141,7 +144,7 @@ class Policy:
         teaching = self._teaching(rows, picks, settings)
         self._counts += counts(rows, picks)
         batches = self._passes.micro_batches(rows, teaching)
-        self._parallel.backward(
+        self.parallel.backward(
             [batch.padded for batch in batches],
             lambda number, scores: self._loss(task.step, batches[number], scores, settings),
         )
@@ -229,14 +232,17 @@ class Policy:
         return self._pushed(task, self._head)
 
     def _pushed(self, task: Task, head: ValueHead | None) -> Outcome:
-        (scores,) = self._parallel.score([self._probe.rows])
+        (scores,) = self.parallel.score([self._probe.rows])
         version, probe = task.step + 1, self._probe.scored(scores)
         if self._transport is not None:
-            num_bytes = self._transport.push(version, self._parallel.tiles())
+            num_bytes = self._transport.push(version, self.parallel.tiles())
             return Outcome(weights=Staged(probe), num_bytes=num_bytes, version=version)
         if self._outline is None and not self._ranks.is_first:
             return Outcome(version=version)
-        weights = self._parallel.weights() if self.adapter is None else self.adapter.merged_weights()
+        if (adapter := self._whole_adapter()) is not None:
+            weights = adapter.merged_weights() if self._ranks.is_first else {}
+        else:
+            weights = self.parallel.weights()
         whole = {**weights, **copied(nn.Module(), head)}
         return Outcome(weights=Staged(probe, whole) if self._ranks.is_first else None, version=version)
 
@@ -247,25 +253,35 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Write ``model/`` and the moments into ``folder``, and the adapter beside ``model/``, which has it added."""
-        if self._outline is not None:
-            self._save_split(self._outline, folder)
+        if self._outline is None and not self._ranks.is_first:
             return
-        if not self._ranks.is_first:
-            return
-        whole = self.model if self.adapter is None else self.adapter.merged()
-        save_model(whole, self._tokenizer, folder / MODEL)
-        if self.adapter is not None:
-            self.adapter.save(folder / ADAPTER)
-        if self._head is not None:
-            save_value_head(self._head, folder / MODEL)
+        adapter = self._whole_adapter()
+        weights = self.parallel.weights() if self._outline is not None and adapter is None else {}
+        if self._ranks.is_first:
+            self._save_whole(folder, weights, adapter)
         self.learner.save(folder / MOMENTS)
 
-    def _save_split(self, outline: Outline, folder: Path) -> None:
-        """Put the weights and moments of all ranks together and write them as those of a whole model."""
-        weights = self._parallel.weights()
-        if self._ranks.is_first:
-            save_model(outline.filled(weights), self._tokenizer, folder / MODEL)
-        self.learner.save(folder / MOMENTS)
+    def _save_whole(self, folder: Path, weights: Mapping[str, Tensor], adapter: Adapter | None) -> None:
+        """Write the whole model: that with an adapter, of a split one ``weights``, or the one there is."""
+        if adapter is not None:
+            whole = adapter.merged()
+        else:
+            whole = self.model if self._outline is None else self._outline.filled(weights)
+        save_model(whole, self._tokenizer, folder / MODEL)
+        if adapter is not None:
+            adapter.save(folder / ADAPTER)
+        if self._head is not None:
+            save_value_head(self._head, folder / MODEL)
+
+    def _whole_adapter(self) -> Adapter | None:
+        """Return the adapter on all of its model; where that is split it is put together, by all ranks."""
+        settings = self._recipe.model.adapter
+        if self._outline is None or settings is None:
+            return self.adapter
+        weights, model = self.parallel.weights(), self._outline.empty()
+        adapter = add_adapter(model, settings.rank, settings.alpha, settings.target, self._recipe.run.seed)
+        self._outline.fill(model, weights)
+        return adapter
 
     def _settings(self) -> LossSettings:
         algorithm = self._recipe.algorithm

@@ -39,6 +39,9 @@ __all__ = ["Method", "Roles"]
 Method = Callable[[Task], Outcome]
 """Does one firing of a stage."""
 
+_SPLIT = ("policy", "critic", "average")
+"""Roles whose weights may be split over ranks, which then put them together to save them."""
+
 
 class Roles:
     """The roles of one worker, by what its stages are and which model they use."""
@@ -95,10 +98,10 @@ class Roles:
     def save(self, folder: Path, at_hand: Callable[[str], AbstractContextManager[None]]) -> None:
         """Write what the roles of this worker have learned into the folder of a checkpoint; one of all ranks does.
 
-        All ranks call it: the policy may be split over them. Each role is ``at_hand`` meanwhile, one after the other.
+        All ranks call it: models may be split over them. Each role is ``at_hand`` meanwhile, one after the other.
         """
         for name in ("policy", "critic", "average", "kl_control"):
-            if name in self.__dict__ and (name == "policy" or self._ranks.is_first):
+            if name in self.__dict__ and (name in _SPLIT or self._ranks.is_first):
                 with at_hand(name):
                     getattr(self, name).save(folder)
 
@@ -115,16 +118,14 @@ class Roles:
     @cached_property
     def policy(self) -> Policy:
         """What is trained to act."""
-        trains = [each for each in self._graph.stages if each.kind is StageKind.TRAIN and not self._is_critic(each)]
-        layout = self._laid_out(trains)
+        layout = self._laid_out(self._acting)
         return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, *layout, self._transport)
 
     @cached_property
     def critic(self) -> Critic:
         """What is trained to expect, if it is a model of its own."""
         trains = [each for each in self._graph.stages if each.kind is StageKind.TRAIN and self._is_critic(each)]
-        _, most_rows = self._laid_out(trains)
-        return Critic(self._recipe, self._origin, self._ranks, most_rows)
+        return Critic(self._recipe, self._origin, self._ranks, *self._laid_out(trains))
 
     @cached_property
     def reference(self) -> Reference:
@@ -133,7 +134,7 @@ class Roles:
             return self.average
         if self._recipe.algorithm.reference == "adapter_off":
             assert self.policy.adapter is not None, "a rule refuses it without an adapter"
-            return AdapterOff(self._recipe, self.policy.model, self.policy.adapter, self._ranks)
+            return AdapterOff(self._recipe, self.policy.scorer, self.policy.adapter, self._ranks)
         passes = [each for each in self._graph.stages if each.kind is StageKind.FORWARD and each.heads == ("logprob",)]
         frozen = [each for each in passes if not self._reads_trained(each)]
         layout, most_rows = self._laid_out(frozen)
@@ -144,7 +145,8 @@ class Roles:
     @cached_property
     def average(self) -> AverageReference:
         """The moving average of the policy."""
-        return AverageReference(self._recipe, self._origin, self.policy.model, self._ranks)
+        laid_out = self._laid_out(self._acting)
+        return AverageReference(self._recipe, self._origin, self.policy.parallel, self._ranks, *laid_out)
 
     @cached_property
     def reward_model(self) -> RewardRole:
@@ -176,6 +178,11 @@ class Roles:
     def kl_control(self) -> KlControl:
         """What steers the distance from the reference."""
         return KlControl(self._recipe, self._origin)
+
+    @property
+    def _acting(self) -> list[Stage]:
+        """The stages that train the policy."""
+        return [each for each in self._graph.stages if each.kind is StageKind.TRAIN and not self._is_critic(each)]
 
     @property
     def _records_values(self) -> bool:

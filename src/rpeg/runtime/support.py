@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from rpeg.environments.catalog import has_tool
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.access import Refresh
+from rpeg.graph.contract import Enforce
 from rpeg.graph.data import Per
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators
@@ -68,6 +69,18 @@ def unsupported(graph: Graph) -> Iterator[Fault]:
         if carry_of(graph, stage.name) and (flows(graph, stage.name) or len(generators(graph)) > 1):
             remedy = "that runs with one generator of one firing, which takes new weights between steps"
             yield Fault(stage.name, "carries samples over", remedy)
+    yield from _unkept(graph)
+
+
+def _unkept(graph: Graph) -> Iterator[Fault]:
+    """Yield a contract whose way to keep samples young is none for this graph."""
+    enforce, carries = graph.contract.enforce, any(carry_of(graph, each.name) for each in generators(graph))
+    if carries and enforce is Enforce.ADMIT:
+        text = "is admit, which says nothing of samples that are carried over"
+        yield Fault("contract.enforce", text, "wait, count or drop")
+    if not carries and enforce is not Enforce.ADMIT:
+        text = f"is {enforce}, and no samples are carried over: each step trains on all that began for it"
+        yield Fault("contract.enforce", text, "admit, or let the generator carry samples over")
 
 
 def _repeated(graph: Graph) -> Iterator[Fault]:

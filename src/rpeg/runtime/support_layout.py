@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from rpeg.errors import Fault, RecipeError
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
+from rpeg.numerics.model import model_outline
 from rpeg.numerics.parallel.build import ModelLayout, is_split, layout_faults
 from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
@@ -27,6 +28,8 @@ __all__ = ["Outline", "binding_faults"]
 
 Outline = Callable[[], PreTrainedModel]
 """Makes a model of which only names and sizes are looked at."""
+_HEADS = ("logprob", "entropy", "value", "value_detached")
+"""What a model that is split over ranks is asked for."""
 _ON_RANKS = frozenset(
     {
         StageKind.GENERATE,
@@ -61,6 +64,8 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
                 yield from _sampled(recipe, stage, binding, several[binding.mesh], outline)
             elif stage.kind in (StageKind.TRAIN, StageKind.FORWARD):
                 yield from _split(recipe, stage, binding, several[binding.mesh], outline)
+                if recipe.algorithm.reference == "ema":
+                    yield from _averaged(graph, plan, stage, binding)
     yield from _samplers(graph, plan, several)
 
 
@@ -142,22 +147,38 @@ def _split(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: 
     layout = ModelLayout(binding.layout.shard, binding.layout.zero, binding.pipeline)
     if not is_split(layout, mesh.sizes):
         return
-    others = list(_whole(recipe, stage))
+    others = list(_whole(recipe, stage, mesh))
     for what, remedy in others:
         yield Fault(stage.name, f"is split over ranks of {mesh.name}, and {what}", remedy)
     if not others:
-        for fault in layout_faults(outline(), layout, mesh.sizes):
+        own = recipe.critic.path if recipe.critic is not None and stage.model == "critic" else None
+        model = outline() if own is None else model_outline(own)
+        for fault in layout_faults(model, layout, mesh.sizes):
             yield Fault(f"{stage.name} {fault.where}", fault.what, fault.remedy)
 
 
-def _whole(recipe: Recipe, stage: Stage) -> Iterator[tuple[str, str]]:
+def _averaged(graph: Graph, plan: Plan, stage: Stage, binding: Binding) -> Iterator[Fault]:
+    """Yield where a moving average would lie on the ranks in another way than the policy, whose parts it follows."""
+    trains = [each for each in graph.stages if each.kind is StageKind.TRAIN and each.model != "critic"]
+    trained = {each.model: each.name for each in trains}
+    if stage.model in trained or stage.heads != ("logprob",):
+        return
+    for train in (each for each in plan.bindings if each.stage in trained.values()):
+        if (train.layout.shard, train.layout.zero) != (binding.layout.shard, binding.layout.zero):
+            text = f"scores a moving average, whose ranks hold what {train.stage} has them hold, by another layout"
+            yield Fault(stage.name, text, f"give it the layout of {train.stage}")
+
+
+def _whole(recipe: Recipe, stage: Stage, mesh: Mesh) -> Iterator[tuple[str, str]]:
     """Yield why the model of a stage must be whole on every rank, and what to do."""
     remedy = "split over dp alone, with zero 0"
-    if heads := [head for head in stage.heads if head not in ("logprob", "entropy")]:
+    if heads := [head for head in stage.heads if head not in _HEADS]:
         yield f"a model with the head {', '.join(heads)} is whole on every rank yet", remedy
-    if recipe.model.weights != "float32" and stage.kind is StageKind.TRAIN:
-        yield f"masters of {recipe.model.weights} weights are whole on every rank yet", f"{remedy}, or float32 weights"
-    if recipe.model.adapter is not None:
-        yield "a model with an adapter is whole on every rank yet", remedy
-    if recipe.algorithm.reference == "ema":
-        yield "a moving average follows a model that is whole on every rank", remedy
+    if "value" in stage.heads and recipe.critic is not None and recipe.critic.sharing == "lower":
+        yield "a value head with layers of its own is whole on every rank yet", f"{remedy}, or share the full trunk"
+    axes = [axis for axis, size in mesh.axes if size > 1 and axis != "dp"]
+    if recipe.model.adapter is not None and axes:
+        yield (
+            f"a model with an adapter lies in parts over dp alone yet, not over {', '.join(axes)}",
+            "split it by zero 3",
+        )

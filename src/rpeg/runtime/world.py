@@ -97,6 +97,11 @@ class Ranks:
         return Peers(self.mesh, (*ROW_AXES, "pp"))
 
     @cached_property
+    def tokens(self) -> Peers:
+        """Ranks with losses of other rows or other tokens: all but those with other parts of the same layers."""
+        return Peers(self.mesh, (*ROW_AXES, "cp", "pp"))
+
+    @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Sizes of the axes of the mesh."""
         return {} if self.mesh is None else dict(zip(self.mesh.mesh_dim_names or (), self.mesh.shape, strict=True))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from rpeg.graph.access import Access, Mode
+from rpeg.graph.contract import Enforce
 from rpeg.graph.data import Column, Data, DataKind, Lifetime, Per, Symbol, SymbolKind
 from rpeg.graph.dim import Dim
 from rpeg.graph.graph import Graph
@@ -30,7 +31,8 @@ class PartialRollout(Transform):
     """Give a sample ``budget`` new tokens per step; what is not finished then is carried over, ``max_carry`` times.
 
     The carried samples are a STATE that the generator reads one step back, and part of every checkpoint (V14). Their
-    first tokens are that many versions older, which the contract has to allow (V7).
+    first tokens are that many versions older, which the contract has to allow (V7). Where the contract says nothing
+    else of samples that end at any time, a step waits for those that would become too old.
     """
 
     name: ClassVar[str] = "partial_rollout"
@@ -90,8 +92,10 @@ class PartialRollout(Transform):
             Access(self.stage, carried.name, Mode.READ, delay=1),
             Access(self.stage, carried.name, Mode.UPDATE),
         )
+        enforce = graph.contract.enforce
         graph = replace(
             graph,
+            contract=replace(graph.contract, enforce=Enforce.WAIT if enforce is Enforce.ADMIT else enforce),
             symbols=(*graph.symbols, budget),
             data=(*graph.data, carried),
             accesses=(*graph.accesses, *accesses),

@@ -190,7 +190,7 @@ def _facts(frame: Frame) -> str:
         ("stages", str(len(graph.stages))),
         ("data", str(len(graph.data))),
         ("accesses", str(len(graph.accesses))),
-        ("staleness allowed", str(graph.contract.max_staleness)),
+        ("staleness allowed", f"{graph.contract.max_staleness} ({graph.contract.enforce})"),
         ("digest", graph.digest()[:8]),
     ]
     if frame.events is not None:

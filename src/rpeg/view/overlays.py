@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rpeg.graph.access import Edge
+from rpeg.graph.contract import Enforce
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators, oldest_lineage, staleness
 from rpeg.plan.events import Arc, EventGraph, cycle_ratio
@@ -64,7 +65,9 @@ def _staleness_text(graph: Graph, generator: str, path: tuple[Edge, ...]) -> str
     way = " → ".join([generator, *(part for edge in path for part in (edge.data, edge.reader))])
     sums = f"{delays} {'step' if delays == 1 else 'steps'} back along {way}, minus 1"
     sums += f", plus {carried} carried over" if carried else ""
-    return f"Samples of {generator} are at most {stale} {'version' if stale == 1 else 'versions'} old: {sums}."
+    bound = f"at most {stale} {'version' if stale == 1 else 'versions'} old"
+    of_mean = " on average" if graph.contract.enforce is Enforce.COUNT else ""
+    return f"Samples of {generator} are {bound}{of_mean}: {sums}."
 
 
 def critical_cycle(events: EventGraph) -> Overlay:

@@ -24,6 +24,7 @@ from rpeg.numerics.parallel.context import ContextModel
 from rpeg.numerics.parallel.parallel_model import Padded, ParallelModel
 from rpeg.numerics.parallel.pipeline import PipelineModel
 from rpeg.numerics.parallel.pipeline_order import Schedule
+from rpeg.numerics.parallel.sharded import Passing
 from rpeg.numerics.scores import Scores, response_scores
 from rpeg.numerics.tokenizer import character_tokenizer
 
@@ -142,14 +143,14 @@ def pipeline_case(schedule: Schedule, axes: Axes, zero: int = 0, **model: Any) -
     hold = partial(Plain, zero=zero)
     layers = 4 * dict(axes)["pp"] if schedule == "interleaved_1f1b" else 5
     model_spec = spec(**({"layers": layers} | model))
-    return off(lambda whole, mesh: PipelineModel(whole, mesh, hold, schedule, TEMPERATURE), model_spec, axes)
+    return off(lambda whole, mesh: PipelineModel(whole, mesh, hold, schedule, Passing(TEMPERATURE)), model_spec, axes)
 
 
 def context_case(axes: Axes, zero: int = 0, **model: Any) -> Off:
     """Return how far a model whose rows are split along the sequence, on this rank, is off from one process."""
     hold = partial(Plain, zero=zero)
     model_spec = spec(**({"layers": 2} | model))
-    return off(lambda whole, mesh: ContextModel(whole, mesh, hold, TEMPERATURE), model_spec, axes)
+    return off(lambda whole, mesh: ContextModel(whole, mesh, hold, Passing(TEMPERATURE)), model_spec, axes)
 
 
 def _train(model: PreTrainedModel, given: list[Padded]) -> list[float]:

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from rpeg.numerics.parallel.axes import axis_group
+from rpeg.numerics.parallel.parallel_model import Trained
 from rpeg.numerics.parallel.token_runs import sum_gradients_over
 
 
@@ -36,19 +37,17 @@ class Plain:
         """Return the parameters, each tied one once."""
         return self._parameters
 
-    def sum_gradients(self) -> None:
+    def sum_gradients(self, of: Trained | None = None) -> None:
         """Sum the gradients over ``dp``; split ones are sums already."""
         if self._group is not None and not self._is_split:
-            sum_gradients_over(self._group, self.parameters().values())
+            sum_gradients_over(self._group, (of or self.parameters()).values())
 
     @torch.no_grad()
-    def total_norm(self) -> float:
+    def total_norm(self, of: Trained | None = None) -> float:
         """Return the L2 norm of the gradient."""
-        squares = [_whole(torch.linalg.vector_norm(each.grad)).square() for each in self._trained()]
+        gradients = [each.grad for each in (of or self.parameters()).values() if each.grad is not None]
+        squares = [_whole(torch.linalg.vector_norm(each)).square() for each in gradients]
         return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
-
-    def _trained(self) -> list[nn.Parameter]:
-        return [each for each in self.parameters().values() if each.grad is not None]
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return copies of the complete weights."""
@@ -65,6 +64,14 @@ class Plain:
                 if isinstance(parameter, DTensor):
                     value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
                 parameter.copy_(value)
+
+    def gathered(self, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what belongs to the complete weights."""
+        return {name: _whole(each) for name, each in held.items()}
+
+    def shared_out(self, whole: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what this rank has of what belongs to the complete weights."""
+        raise NotImplementedError
 
 
 def _split(model: PreTrainedModel, mesh: DeviceMesh) -> None:

@@ -19,6 +19,7 @@ from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.context import ContextModel
 from rpeg.numerics.parallel.pipeline import PipelineModel
 from rpeg.numerics.parallel.pipeline_order import Schedule
+from rpeg.numerics.parallel.sharded import Passing
 from rpeg.numerics.scores import response_scores
 
 pytestmark = pytest.mark.multiproc
@@ -74,14 +75,16 @@ def test_inside_a_pipeline(four_ranks: Ranks, schedule: Schedule) -> None:
 
 def _inside_a_pipeline(schedule: Schedule) -> Off:
     def build(whole: PreTrainedModel, mesh: DeviceMesh) -> PipelineModel:
-        return PipelineModel(whole, mesh, Plain, schedule, TEMPERATURE)
+        return PipelineModel(whole, mesh, Plain, schedule, Passing(TEMPERATURE))
 
     return off(build, spec("gemma2", layers=4), (("pp", 2), ("cp", 2)))
 
 
 def _scores_in_bfloat16() -> float:
     single, whole = windowed(spec("gemma2", layers=2)), windowed(spec("gemma2", layers=2))
-    model = ContextModel(whole, device_mesh((("cp", 2),), torch.device("cpu")), Plain, TEMPERATURE, torch.bfloat16)
+    model = ContextModel(
+        whole, device_mesh((("cp", 2),), torch.device("cpu")), Plain, Passing(TEMPERATURE, torch.bfloat16)
+    )
     given = batches(0, 0)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         plain = [response_scores(single, batch.tokens_BT, batch.mask_BT, TEMPERATURE).logps_BT for batch in given]
@@ -105,7 +108,7 @@ def _refused(change: str) -> str:
         model._supports_attention_backend = False
     mesh = device_mesh((("cp", 2),), torch.device("cpu"))
     try:
-        ContextModel(model, mesh, Plain, TEMPERATURE)
+        ContextModel(model, mesh, Plain, Passing(TEMPERATURE))
     except ModelError as error:
         return str(error)
     return "was taken"
@@ -127,7 +130,7 @@ def test_models_that_would_be_wrong_are_refused(two_ranks: Ranks, change: str, t
 
 def _without_cp() -> None:
     mesh = device_mesh((("dp", 2),), torch.device("cpu"))
-    ContextModel(scratch_model(spec(), TOKENIZER, seed=0), mesh, Plain, TEMPERATURE)
+    ContextModel(scratch_model(spec(), TOKENIZER, seed=0), mesh, Plain, Passing(TEMPERATURE))
 
 
 def test_a_mesh_without_ranks_along_cp_is_a_mistake(two_ranks: Ranks) -> None:

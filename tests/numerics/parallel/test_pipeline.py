@@ -15,6 +15,7 @@ from rpeg.numerics.model import scratch_model
 from rpeg.numerics.parallel.axes import axis_rank, device_mesh
 from rpeg.numerics.parallel.pipeline import PipelineModel
 from rpeg.numerics.parallel.pipeline_order import Schedule
+from rpeg.numerics.parallel.sharded import Passing
 from rpeg.numerics.scores import response_scores
 
 pytestmark = pytest.mark.multiproc
@@ -66,7 +67,7 @@ def _pipeline(
     whole: PreTrainedModel, schedule: Schedule = "1f1b", autocast: torch.dtype | None = None
 ) -> PipelineModel:
     mesh = device_mesh((("pp", 2),), torch.device("cpu"))
-    return PipelineModel(whole, mesh, Plain, schedule, TEMPERATURE, autocast)
+    return PipelineModel(whole, mesh, Plain, schedule, Passing(TEMPERATURE, autocast))
 
 
 def _ends_after_each_step() -> list[bytes]:
@@ -193,4 +194,4 @@ def test_a_mesh_without_stages_is_a_mistake(two_ranks: Ranks) -> None:
 
 def _without_stages() -> None:
     mesh = device_mesh((("dp", 2),), torch.device("cpu"))
-    PipelineModel(scratch_model(spec(), TOKENIZER, seed=0), mesh, Plain, "1f1b", TEMPERATURE)
+    PipelineModel(scratch_model(spec(), TOKENIZER, seed=0), mesh, Plain, "1f1b", Passing(TEMPERATURE))

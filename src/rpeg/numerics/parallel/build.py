@@ -114,5 +114,5 @@ def parallel_model(
         return ShardedModel(part, rest, split, layout.zero, inner, joins_logits=True)
 
     if axis_size(mesh, "pp") == 1:
-        return ContextModel(model, mesh, hold, inner.temperature, inner.autocast)
-    return PipelineModel(model, mesh, hold, _schedule(layout), inner.temperature, inner.autocast)
+        return ContextModel(model, mesh, hold, inner)
+    return PipelineModel(model, mesh, hold, _schedule(layout), inner)

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from rpeg.numerics.parallel.context_attention import split_attention
 from rpeg.numerics.parallel.held import Hold, reshard, rest_of
-from rpeg.numerics.parallel.parallel_model import Loss, Padded
+from rpeg.numerics.parallel.parallel_model import Loss, Padded, Trained
 from rpeg.numerics.parallel.scoring import Scoring
+from rpeg.numerics.parallel.sharded import Passing
 from rpeg.numerics.parallel.shards import Tile
 from rpeg.numerics.parallel.token_runs import TokenRuns, sum_gradients_over
 from rpeg.numerics.scores import Scores
@@ -33,8 +34,7 @@ class ContextModel:
         model: PreTrainedModel,
         mesh: DeviceMesh,
         hold: Hold,
-        temperature: float,
-        autocast: torch.dtype | None = None,
+        passing: Passing,
     ) -> None:
         """Take over a model.
 
@@ -42,8 +42,7 @@ class ContextModel:
             model: Complete and the same on every rank.
             mesh: With an axis ``cp`` of two ranks or more.
             hold: Splits the model over the other axes of the mesh.
-            temperature: What logits are divided by; above 0.
-            autocast: The number format of the arithmetic, if not that of the weights.
+            passing: How rows go through it.
 
         Raises:
             ModelError: when it cannot be split along the sequence.
@@ -51,7 +50,7 @@ class ContextModel:
         runs = TokenRuns(mesh)
         assert runs.group is not None, f"no split of rows along {mesh.mesh_dim_names} of {tuple(mesh.shape)}"
         split_attention(model, mesh)
-        self._group, self._scoring = runs.group, Scoring(runs, temperature, autocast)
+        self._group, self._scoring = runs.group, Scoring(runs, passing)
         self._held = hold(model, rest_of(mesh, "cp"))
 
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -70,14 +69,14 @@ class ContextModel:
         reshard(self._held.model)
         return found
 
-    def sum_gradients(self) -> None:
+    def sum_gradients(self, of: Trained | None = None) -> None:
         """Sum over ranks that have seen other rows, and over those that have seen other tokens."""
-        self._held.sum_gradients()
-        sum_gradients_over(self._group, self.parameters().values())
+        self._held.sum_gradients(of)
+        sum_gradients_over(self._group, (of or self.parameters()).values())
 
-    def total_norm(self) -> float:
+    def total_norm(self, of: Trained | None = None) -> float:
         """Return the L2 norm of the gradient, which ranks along ``cp`` have in common."""
-        return self._held.total_norm()
+        return self._held.total_norm(of)
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole model's weights, which ranks along ``cp`` have in common."""
@@ -90,3 +89,11 @@ class ContextModel:
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take over the weights of a whole model."""
         self._held.load(weights)
+
+    def gathered(self, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what belongs to the whole model's weights, which ranks along ``cp`` have in common."""
+        return self._held.gathered(held)
+
+    def shared_out(self, whole: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what this rank has of what belongs to the whole model's weights."""
+        return self._held.shared_out(whole)

@@ -1,8 +1,4 @@
-"""What ranks hold of a split model, put together, and taken apart again.
-
-Weights, moments and whatever else an optimizer keeps per weight are split alike, so they take the same way: they stand
-in the place of the weights for as long as it takes to gather them.
-"""
+"""A model that is split over ranks, put together again to be saved."""
 
 from __future__ import annotations
 
@@ -15,39 +11,8 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from rpeg.numerics.model import quiet
-from rpeg.numerics.parallel.parallel_model import ParallelModel
 
-__all__ = ["Outline", "gathered", "shared_out"]
-
-
-@torch.no_grad()
-def gathered(model: ParallelModel, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return what belongs to the weights of the whole model, on every rank, from what this rank has for its own.
-
-    Args:
-        model: Its weights are as before afterwards.
-        held: Like `ParallelModel.parameters`, by the same names.
-    """
-    parameters = model.parameters()
-    before = {name: each.detach().clone() for name, each in parameters.items()}
-    for name, each in parameters.items():
-        each.copy_(held[name])
-    found = {name: each.clone() for name, each in model.weights().items()}
-    for name, each in parameters.items():
-        each.copy_(before[name])
-    return found
-
-
-@torch.no_grad()
-def shared_out(model: ParallelModel, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what this rank has for its own weights of what belongs to those of the whole model."""
-    parameters = model.parameters()
-    before = {name: each.detach().clone() for name, each in parameters.items()}
-    model.load(whole)
-    found = {name: each.detach().clone() for name, each in parameters.items()}
-    for name, each in parameters.items():
-        each.copy_(before[name])
-    return found
+__all__ = ["Outline"]
 
 
 @dataclass(frozen=True)
@@ -65,12 +30,21 @@ class Outline:
 
     def filled(self, weights: Mapping[str, Tensor]) -> PreTrainedModel:
         """Return the model with these weights; each tied one is given once."""
+        model = self.empty()
+        self.fill(model, weights)
+        return model
+
+    def empty(self) -> PreTrainedModel:
+        """Return the model without weights, for `fill` to give it some."""
         with quiet(), torch.device("meta"):
             model = self.kind(copy.deepcopy(self.config))
-        model.load_state_dict(dict(weights), strict=False, assign=True)
-        model.tie_weights()
         if self.generation is not None:
             model.generation_config = copy.deepcopy(self.generation)
+        return model
+
+    def fill(self, model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+        """Give a model from `empty` its weights; it may have been given an adapter meanwhile, whose are among them."""
+        model.load_state_dict(dict(weights), strict=False, assign=True)
+        model.tie_weights()
         missing = [name for name, each in model.named_parameters() if each.is_meta]
         assert not missing, f"no weights for {missing[:3]}"
-        return model

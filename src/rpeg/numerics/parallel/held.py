@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
+from rpeg.numerics.parallel.parallel_model import Trained
 from rpeg.numerics.parallel.shards import Tile
 
 __all__ = ["Held", "Hold", "reshard", "rest_of"]
@@ -28,11 +29,11 @@ class Held(Protocol):
         """Return what this rank holds and trains."""
         ...
 
-    def sum_gradients(self) -> None:
+    def sum_gradients(self, of: Trained | None = None) -> None:
         """Make every gradient the sum over all ranks of its mesh that have seen other rows."""
         ...
 
-    def total_norm(self) -> float:
+    def total_norm(self, of: Trained | None = None) -> float:
         """Return the L2 norm of the gradient of all that its mesh holds, every parameter counted once."""
         ...
 
@@ -46,6 +47,14 @@ class Held(Protocol):
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take over complete weights."""
+        ...
+
+    def gathered(self, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what belongs to the complete trained weights, on every rank, from what each has for its own."""
+        ...
+
+    def shared_out(self, whole: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what this rank has of what belongs to the complete trained weights."""
         ...
 
 

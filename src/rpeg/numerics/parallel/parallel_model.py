@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rpeg.numerics.parallel.shards import Tile
 from rpeg.numerics.scores import Scores
 
-__all__ = ["Loss", "Padded", "ParallelModel"]
+__all__ = ["Loss", "Padded", "ParallelModel", "Trained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,10 @@ class Padded:
 
 Loss = Callable[[int, Scores], Tensor]
 """Makes the loss, a sum, of the micro-batch of that number from its scores."""
+
+
+Trained = Mapping[str, nn.Parameter]
+"""What has the gradients, by the names of `ParallelModel.parameters`, where it is not these: their master weights."""
 
 
 class ParallelModel(Protocol):
@@ -54,11 +58,11 @@ class ParallelModel(Protocol):
         """Return the scores of all micro-batches, without gradients, on every rank."""
         ...
 
-    def sum_gradients(self) -> None:
+    def sum_gradients(self, of: Trained | None = None) -> None:
         """Make every gradient the sum over all ranks that have seen other rows: called once, before the update."""
         ...
 
-    def total_norm(self) -> float:
+    def total_norm(self, of: Trained | None = None) -> float:
         """Return the L2 norm of the gradient of the whole model, every parameter counted once."""
         ...
 
@@ -75,4 +79,16 @@ class ParallelModel(Protocol):
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take over the weights of a whole model."""
+        ...
+
+    def gathered(self, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what belongs to the trained weights of the whole model, as moments do, on every rank.
+
+        Args:
+            held: What this rank has for its `parameters`, by the same names and split like them, in one number format.
+        """
+        ...
+
+    def shared_out(self, whole: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what this rank has, for its `parameters`, of what belongs to the weights of the whole model."""
         ...

@@ -3,7 +3,8 @@
 Every rank along ``pp`` is given all micro-batches, so that shapes are known everywhere: nothing is padded to a common
 length, and micro-batches of any shapes follow each other.
 
-Shapes: B rows of a micro-batch, T tokens of its longest row, D hidden size, N trained tokens of all micro-batches.
+Shapes: B rows of a micro-batch, T tokens of its longest row, D hidden size, N trained tokens of all micro-batches,
+S kinds of scores.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from rpeg.numerics.logprobs import in_slots
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.context_attention import split_attention
 from rpeg.numerics.parallel.deferred_weights import DeferredWeights
-from rpeg.numerics.parallel.held import Hold, reshard, rest_of
-from rpeg.numerics.parallel.parallel_model import Loss, Padded
+from rpeg.numerics.parallel.held import Held, Hold, reshard, rest_of
+from rpeg.numerics.parallel.parallel_model import Loss, Padded, Trained
 from rpeg.numerics.parallel.pipeline_order import Schedule, forward_only, num_parts, orders, programs
 from rpeg.numerics.parallel.pipeline_parts import Span, cut, part_of, spans, tied_names, whole_name
 from rpeg.numerics.parallel.pipeline_run import PipelineRun, States
 from rpeg.numerics.parallel.scoring import Scoring
+from rpeg.numerics.parallel.sharded import Passing
 from rpeg.numerics.parallel.shards import Tile
 from rpeg.numerics.parallel.token_runs import TokenRuns, sum_gradients_over
 from rpeg.numerics.scores import Scores
@@ -43,8 +45,7 @@ class PipelineModel:
         mesh: DeviceMesh,
         hold: Hold,
         schedule: Schedule,
-        temperature: float,
-        autocast: torch.dtype | None = None,
+        passing: Passing,
     ) -> None:
         """Take this rank's parts of a model.
 
@@ -53,17 +54,18 @@ class PipelineModel:
             mesh: With an axis ``pp`` of two ranks or more, and maybe ``cp``.
             hold: Splits a part over the other axes of the mesh.
             schedule: In which order micro-batches pass.
-            temperature: What logits are divided by; above 0.
-            autocast: The number format of the arithmetic, if not that of the weights.
+            passing: How rows go through it.
         """
         group = axis_group(mesh, "pp")
         assert group is not None, f"no pipeline along {mesh.mesh_dim_names} of {tuple(mesh.shape)}"
         self._group, self._rank, self._size = group, axis_rank(mesh, "pp"), axis_size(mesh, "pp")
         self._schedule: Schedule = schedule
+        self._has_values = passing.value_head is not None
         self._parts = num_parts(schedule, self._size)
         every = spans(model.config.num_hidden_layers, self._parts)
         self._prefix, self._tied = model.base_model_prefix, tied_names(model)
         self._like = {name: (each.shape, each.dtype) for name, each in model.named_parameters()}
+        self._trained = [name for name, each in model.named_parameters() if each.requires_grad]
         runs, rest = TokenRuns(mesh), rest_of(mesh, "pp", "cp")
         self._context = runs.group
         if runs.group is not None:
@@ -77,22 +79,21 @@ class PipelineModel:
         self._device = first.device
         deferred = DeferredWeights(part for _, part in parts.values()) if schedule == "zero_bubble" else None
         states = States(model.config.hidden_size, first.dtype, first.device)
-        self._run = PipelineRun(parts, group, states, Scoring(runs, temperature, autocast), deferred)
+        self._run = PipelineRun(parts, group, states, Scoring(runs, passing), deferred)
         self._tie_ends()
 
     def _tie_ends(self) -> None:
         """Make the copies of a tied weight equal."""
-        for copy in self._tied_copies():
+        for copy in self._tied_copies(self.parameters()):
             if self._is_last:
                 dist.recv(_local(copy.detach()), group=self._group, group_src=0)
             else:
                 dist.send(_local(copy.detach()), group=self._group, group_dst=self._size - 1)
 
-    def _tied_copies(self) -> list[nn.Parameter]:
+    def _tied_copies(self, mine: Trained) -> list[nn.Parameter]:
         """Return what this rank trains of weights that are on both ends."""
         if self._rank not in (0, self._size - 1):
             return []
-        mine = self.parameters()
         return [mine[name] for name in sorted(set(self._tied.values())) if name in mine]
 
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -120,40 +121,46 @@ class PipelineModel:
         for _, held in self._held.values():
             reshard(held.model)
         counts = [int(batch.mask_BT.sum()) for batch in batches]
-        both_2N = torch.empty(2, sum(counts), device=self._device)
+        names = ("logps_BT", "entropies_BT", "values_BT")[: 3 if self._has_values else 2]
+        all_SN = torch.empty(len(names), sum(counts), device=self._device)
         if self._is_last:
-            for row, name in enumerate(("logps_BT", "entropies_BT")):
+            for row, name in enumerate(names):
                 values = [getattr(found[i], name)[batch.mask_BT] for i, batch in enumerate(batches)]
-                both_2N[row] = torch.cat(values) if values else both_2N[row]
-        dist.broadcast(both_2N, group=self._group, group_src=self._size - 1)
-        logps, entropies = (values_N.split(counts) for values_N in both_2N)
-        return [
-            Scores(in_slots(logps[i], batch.mask_BT), in_slots(entropies[i], batch.mask_BT), None)
-            for i, batch in enumerate(batches)
-        ]
+                all_SN[row] = torch.cat(values) if values else all_SN[row]
+        dist.broadcast(all_SN, group=self._group, group_src=self._size - 1)
+        parts = [values_N.split(counts) for values_N in all_SN]
+        made = [[in_slots(each[i], batch.mask_BT) for each in parts] for i, batch in enumerate(batches)]
+        return [Scores(logps_BT, entropies_BT, *(values or [None])) for logps_BT, entropies_BT, *values in made]
 
     @property
     def _is_last(self) -> bool:
         return self._rank == self._size - 1
 
-    def sum_gradients(self) -> None:
+    def sum_gradients(self, of: Trained | None = None) -> None:
         """Sum over ranks that have seen other rows; then the gradients of the two copies of a tied weight."""
-        for _, held in self._held.values():
-            held.sum_gradients()
+        trained = of or self.parameters()
+        for span, held in self._held.values():
+            held.sum_gradients(self._of_part(trained, span, held))
         if self._context is not None:
-            sum_gradients_over(self._context, self.parameters().values())
-        for copy in self._tied_copies():
+            sum_gradients_over(self._context, trained.values())
+        for copy in self._tied_copies(trained):
             if copy.grad is not None:  # without any micro-batch it is None at both ends
                 mine = _local(copy.grad)
                 mine += self._of_other_end(mine)
 
-    def total_norm(self) -> float:
+    def _of_part(self, trained: Trained, span: Span, held: Held) -> Trained:
+        """Return what belongs to a part of what this rank trains, by the names that it has there."""
+        return {name: trained[self._name(name, span)] for name in held.parameters()}
+
+    def total_norm(self, of: Trained | None = None) -> float:
         """Return the L2 norm over all parts; a tied weight counts where the embedding is."""
-        copies = self._tied_copies() if self._is_last else []
+        trained = of or self.parameters()
+        copies = self._tied_copies(trained) if self._is_last else []
         set_aside = [copy.grad for copy in copies]
         for copy in copies:
             copy.grad = None
-        square = torch.tensor([sum(held.total_norm() ** 2 for _, held in self._held.values())], dtype=torch.float64)
+        norms = [held.total_norm(self._of_part(trained, span, held)) for span, held in self._held.values()]
+        square = torch.tensor([sum(norm**2 for norm in norms)], dtype=torch.float64)
         for copy, gradient in zip(copies, set_aside, strict=True):
             copy.grad = gradient
         square = square.to(self._device)
@@ -167,12 +174,22 @@ class PipelineModel:
             for span, held in self._held.values()
             for name, weight in held.weights().items()
         }
-        found: dict[str, Tensor] = {}
-        for name, (shape, dtype) in self._like.items():
-            owner = self._owner[name]
-            weight = mine[name] if owner == self._rank else torch.empty(shape, dtype=dtype, device=self._device)
-            dist.broadcast(weight.contiguous(), group=self._group, group_src=owner)
-            found[name] = weight
+        return {name: self._told(name, mine, dtype) for name, (_, dtype) in self._like.items()}
+
+    def gathered(self, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what belongs to the whole model's weights: every rank tells the others what it has for its own."""
+        dtype = next(iter(held.values())).dtype
+        mine: dict[str, Tensor] = {}
+        for span, part in self._held.values():
+            own = {name: held[self._name(name, span)] for name in part.parameters()}
+            mine |= {self._name(name, span): each for name, each in part.gathered(own).items()}
+        return {name: self._told(name, mine, dtype) for name in self._trained}
+
+    def _told(self, name: str, mine: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """Return what the rank that answers for a weight has for it."""
+        owner, shape = self._owner[name], self._like[name][0]
+        found = mine[name].contiguous() if owner == self._rank else torch.empty(shape, dtype=dtype, device=self._device)
+        dist.broadcast(found, group=self._group, group_src=owner)
         return found
 
     def tiles(self) -> Mapping[str, Tile]:
@@ -185,6 +202,14 @@ class PipelineModel:
         """Take over this rank's parts of a whole model."""
         for span, held in self._held.values():
             held.load({name: weights[self._name(name, span)] for name in self._names[span.number]})
+
+    def shared_out(self, whole: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what this rank has of what belongs to the whole model's weights."""
+        found: dict[str, Tensor] = {}
+        for span, part in self._held.values():
+            of_part = part.shared_out({name: whole[self._name(name, span)] for name in part.parameters()})
+            found |= {self._name(name, span): each for name, each in of_part.items()}
+        return found
 
     def _of_other_end(self, mine: Tensor) -> Tensor:
         """Exchange tensors between the first and the last rank."""

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from rpeg.numerics.head_input import chosen_head_input
 from rpeg.numerics.logprobs import token_logprobs
 from rpeg.numerics.parallel.parallel_model import Padded
+from rpeg.numerics.parallel.sharded import Passing
 from rpeg.numerics.parallel.token_runs import Run, TokenRuns
 from rpeg.numerics.scores import Scores
 
@@ -26,10 +27,7 @@ class Scoring:
     """How rows go through a model or its parts; the same on all ranks."""
 
     runs: TokenRuns
-    temperature: float
-    """What logits are divided by; above 0."""
-    autocast: torch.dtype | None
-    """The number format of the arithmetic, if not that of the weights."""
+    passing: Passing
 
     def states(self, body: PreTrainedModel, batch: Padded, states_BLD: Tensor | None) -> Tensor:
         """Return what a part without the head makes of the states before it, or of the tokens."""
@@ -39,14 +37,19 @@ class Scoring:
 
     def scores(self, model: PreTrainedModel, batch: Padded, states_BLD: Tensor | None = None) -> Scores:
         """Return the scores of the micro-batch that a model makes, or its last part of the states before that."""
-        run = self.runs.run(batch)
-        with self._arithmetic(batch), chosen_head_input(model, run.slots_BL, runs_head=True):
+        run, head, has_logits = self.runs.run(batch), self.passing.value_head, self.passing.has_logits
+        with self._arithmetic(batch), chosen_head_input(model, run.slots_BL, runs_head=has_logits) as states:
             logits_NV = model(**_input(run, states_BLD), use_cache=False).logits.flatten(0, 1)
-        logps_N, entropies_N = token_logprobs(logits_NV, run.targets_N, self.temperature)
-        return Scores(self.runs.whole(logps_N, run, batch), self.runs.whole(entropies_N, run, batch), None)
+        if head is not None and not has_logits:
+            # The sum of no logits is 0: FSDP2 gathers weights when the pass back begins at what the model returned.
+            return Scores.of_values(self.runs.whole(head(states[0]) + logits_NV.sum(), run, batch))
+        values_BT = None if head is None else self.runs.whole(head(states[0]), run, batch)
+        logps_N, entropies_N = token_logprobs(logits_NV, run.targets_N, self.passing.temperature)
+        return Scores(self.runs.whole(logps_N, run, batch), self.runs.whole(entropies_N, run, batch), values_BT)
 
     def _arithmetic(self, batch: Padded) -> torch.autocast:
-        return torch.autocast(batch.tokens_BT.device.type, self.autocast, enabled=self.autocast is not None)
+        autocast = self.passing.autocast
+        return torch.autocast(batch.tokens_BT.device.type, autocast, enabled=autocast is not None)
 
 
 def _input(run: Run, states_BLD: Tensor | None) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
@@ -29,13 +29,14 @@ from rpeg.numerics.head_input import language_head
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.collectives import add_up, joined
 from rpeg.numerics.parallel.held import reshard
-from rpeg.numerics.parallel.parallel_model import Loss, Padded
+from rpeg.numerics.parallel.parallel_model import Loss, Padded, Trained
 from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.numerics.parallel.shards import Box, Shard, Split, Tile
 from rpeg.numerics.parallel.split import split_model
 from rpeg.numerics.parallel.split_head import split_scores
 from rpeg.numerics.parallel.tensor import partial
-from rpeg.numerics.scores import Scores, response_scores
+from rpeg.numerics.scores import Scores, response_scores, response_values
+from rpeg.numerics.value_head import ValueHead
 
 __all__ = ["SHARDS_WEIGHTS", "Passing", "ShardedModel"]
 
@@ -55,6 +56,15 @@ class Passing:
     """Whether logits are made a few tokens at a time; see `rpeg.numerics.scores.response_scores`."""
     is_sequence_parallel: bool = True
     """Whether tensor parallel ranks share the tokens between blocks, instead of all having all of them."""
+    value_head: ValueHead | None = None
+    """What makes values of the last states, whole on every rank; its gradients are left to who trains it."""
+    has_logits: bool = True
+    """Whether there are log-probabilities, which a critic does not make."""
+
+    def __post_init__(self) -> None:
+        """Refuse what passes through a split model cannot make."""
+        assert self.value_head is None or self.value_head.trunk != "lower", "a head with layers of its own is not split"
+        assert self.has_logits or self.value_head is not None, "neither log-probabilities nor values are wanted"
 
 
 class ShardedModel:
@@ -117,14 +127,18 @@ class ShardedModel:
             tokens_BT, mask_BT = nn.functional.pad(tokens_BT, padding), nn.functional.pad(mask_BT, padding)
         with torch.autocast(tokens_BT.device.type, passing.autocast, enabled=passing.autocast is not None):
             scores = self._scores_of_padded(tokens_BT, mask_BT)
-        return Scores(scores.logps_BT[:, :num_tokens], scores.entropies_BT[:, :num_tokens], None)
+        values_BT = None if scores.values_BT is None else scores.values_BT[:, :num_tokens]
+        return Scores(scores.logps_BT[:, :num_tokens], scores.entropies_BT[:, :num_tokens], values_BT)
 
     def _scores_of_padded(self, tokens_BT: Tensor, mask_BT: Tensor) -> Scores:
         passing, group = self._passing, axis_group(self._mesh, "tp")
+        head, padded = passing.value_head, (tokens_BT, mask_BT)
+        if head is not None and not passing.has_logits:
+            return Scores.of_values(response_values(self.model, head, *padded))
         if self._vocabulary is None or group is None:
-            return response_scores(self.model, tokens_BT, mask_BT, passing.temperature, None, passing.is_chunked)
-        padded = self.model, tokens_BT, mask_BT
-        return split_scores(*padded, passing.temperature, self._vocabulary, group, passing.is_chunked)
+            return response_scores(self.model, *padded, passing.temperature, head, passing.is_chunked)
+        of_part = self._vocabulary, group
+        return split_scores(self.model, *padded, passing.temperature, head, *of_part, passing.is_chunked)
 
     def _own_vocabulary(self, model: PreTrainedModel) -> tuple[int, int] | None:
         """Return the range of tokens that the head of this rank makes logits of; None for all."""
@@ -134,10 +148,10 @@ class ShardedModel:
         return shard.box[0] if shard.cut_over("tp") else None
 
     @torch.no_grad()
-    def sum_gradients(self) -> None:
+    def sum_gradients(self, of: Trained | None = None) -> None:
         """Make every gradient the sum over all ranks that have seen other rows, or other heads or tokens."""
         summed: dict[str, list[Tensor]] = defaultdict(list)
-        for name, parameter in self.parameters().items():
+        for name, parameter in (of or self.parameters()).items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             for axis in self._sum_axes(name):
@@ -164,10 +178,10 @@ class ShardedModel:
                 gradient.copy_(slots[cut.index])
 
     @torch.no_grad()
-    def total_norm(self) -> float:
+    def total_norm(self, of: Trained | None = None) -> float:
         """Return the L2 norm of the gradient of the whole model, every parameter counted once."""
         squares = torch.zeros((), dtype=torch.float64, device=self.model.device)
-        for name, parameter in self.parameters().items():
+        for name, parameter in (of or self.parameters()).items():
             if parameter.grad is not None and self._is_first_holder(name):
                 squares += torch.linalg.vector_norm(_local(parameter.grad), dtype=torch.float64) ** 2
         for axis in self._mesh.mesh_dim_names or ():
@@ -188,7 +202,12 @@ class ShardedModel:
     @torch.no_grad()
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole model's weights by name, on every rank, each tied weight once."""
-        return {name: self._whole(self._shards[name], _part(each)) for name, each in self._parameters.items()}
+        return self.gathered(self._parameters)
+
+    @torch.no_grad()
+    def gathered(self, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what belongs to the whole model's weights, on every rank, from what each has for its own."""
+        return {name: self._whole(self._shards[name], _part(each)) for name, each in held.items()}
 
     def _whole(self, shard: Shard, part: Tensor) -> Tensor:
         found = shard.unpacked(part)
@@ -205,9 +224,21 @@ class ShardedModel:
         """Take over the weights of a whole model."""
         assert weights.keys() >= self._parameters.keys(), f"{sorted(self._parameters.keys() - weights.keys())[:3]} lack"
         for name, parameter in self._parameters.items():
-            shard = self._shards[name]
-            box = self._share(shard) if isinstance(parameter, DTensor) else shard.box
-            _local(parameter).copy_(shard.of(weights[name], box))
+            self._take(name, parameter, weights[name])
+
+    @torch.no_grad()
+    def shared_out(self, whole: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what this rank has of what belongs to the whole model's weights."""
+        like = self.parameters().items()
+        found = {name: torch.zeros_like(each, dtype=whole[name].dtype, requires_grad=False) for name, each in like}
+        for name, each in found.items():
+            self._take(name, each, whole[name])
+        return found
+
+    def _take(self, name: str, mine: Tensor, whole: Tensor) -> None:
+        """Fill what this rank has for a parameter from what belongs to the whole of it."""
+        shard = self._shards[name]
+        _local(mine).copy_(shard.of(whole, self._share(shard) if isinstance(mine, DTensor) else shard.box))
 
     def _share(self, shard: Shard) -> Box:
         """Return the box that FSDP2 leaves on this rank."""
@@ -232,8 +263,10 @@ class ShardedModel:
 def _shard_layers(model: PreTrainedModel, mesh: DeviceMesh, zero: int) -> None:
     """Let the ranks of a mesh hold shares of every layer, and of what is around the layers."""
     lists = [child for child in model.base_model.children() if isinstance(child, nn.ModuleList)]
+    sums = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # never in a narrow format
     for module in (*chain.from_iterable(lists), model):
-        shared = fully_shard(module, mesh=mesh, reshard_after_forward=zero == SHARDS_WEIGHTS and module is not model)
+        is_let_go = zero == SHARDS_WEIGHTS and module is not model
+        shared = fully_shard(module, mesh=mesh, reshard_after_forward=is_let_go, mp_policy=sums)
         # The factor alone would ask gloo for a scaled sum, which it does not know.
         shared.set_gradient_divide_factor(1.0)
         shared.set_force_sum_reduction_for_comms(True)

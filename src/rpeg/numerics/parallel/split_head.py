@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 from rpeg.numerics.chunked_head import chunked_logit_sums
 from rpeg.numerics.head_input import chosen_head_input, language_head, predicting_slots
 from rpeg.numerics.logprobs import in_slots, logit_sums
-from rpeg.numerics.parallel.collectives import join, leave
+from rpeg.numerics.parallel.collectives import enter, join, leave
 from rpeg.numerics.scores import Scores
+from rpeg.numerics.value_head import ValueHead
 
 __all__ = ["split_scores"]
 
@@ -30,6 +31,7 @@ def split_scores(
     tokens_BT: Tensor,
     mask_BT: Tensor,
     temperature: float,
+    value_head: ValueHead | None,
     vocabulary: tuple[int, int],
     group: dist.ProcessGroup,
     chunked: bool,
@@ -41,6 +43,7 @@ def split_scores(
         tokens_BT: Token ids, padded on the right with any id; int64.
         mask_BT: True for trained tokens; False in slot 0.
         temperature: What the logits are divided by; above 0.
+        value_head: On the trunk of this model, which has no layers of its own.
         vocabulary: The first token of this rank's part, and the one after its last.
         group: The ranks with the other parts.
         chunked: Whether the logits are made a few tokens at a time.
@@ -53,11 +56,12 @@ def split_scores(
     if chunked:
         head = language_head(model)
         assert isinstance(head, nn.Linear), f"the head is {type(head).__name__}, not linear"
-        sums = chunked_logit_sums(states[0], head.weight, head.bias, local_N, temperature)
+        sums = chunked_logit_sums(enter(states[0], group), head.weight, head.bias, local_N, temperature)
     else:
         sums = logit_sums(logits_NV, local_N, temperature)
     logps_N, entropies_N = _joined(*sums, is_here_N, group)
-    return Scores(in_slots(logps_N, mask_BT), in_slots(entropies_N, mask_BT), None)
+    values_BT = None if value_head is None else in_slots(value_head(states[0]), mask_BT)
+    return Scores(in_slots(logps_N, mask_BT), in_slots(entropies_N, mask_BT), values_BT)
 
 
 def _joined(

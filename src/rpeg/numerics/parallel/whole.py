@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rpeg.numerics.parallel.parallel_model import Loss, Padded
+from rpeg.numerics.parallel.parallel_model import Loss, Padded, Trained
 from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.parallel.shards import Tile, whole_tiles
 from rpeg.numerics.scores import Scores
@@ -40,13 +40,13 @@ class WholeModel:
         with torch.no_grad():
             return [self._score(self._model, batch) for batch in batches]
 
-    def sum_gradients(self) -> None:
+    def sum_gradients(self, of: Trained | None = None) -> None:
         """Make every gradient the sum over the ranks."""
-        self._peers.sum_gradients(self.parameters().values())
+        self._peers.sum_gradients((of or self.parameters()).values())
 
-    def total_norm(self) -> float:
+    def total_norm(self, of: Trained | None = None) -> float:
         """Return the L2 norm of the gradient."""
-        gradients = [each.grad for each in self.parameters().values() if each.grad is not None]
+        gradients = [each.grad for each in (of or self.parameters()).values() if each.grad is not None]
         return float(nn.utils.get_total_norm(gradients))
 
     def weights(self) -> Mapping[str, Tensor]:
@@ -62,3 +62,11 @@ class WholeModel:
         """Take over weights."""
         for name, each in self._model.named_parameters():
             each.copy_(weights[name])
+
+    def gathered(self, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what belongs to the trained weights."""
+        return held
+
+    def shared_out(self, whole: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what belongs to the trained weights."""
+        return {name: whole[name].to(each.device) for name, each in self.parameters().items()}
