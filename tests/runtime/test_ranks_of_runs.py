@@ -155,7 +155,7 @@ def test_training_apart_from_sampling_equals_one_rank(
 def test_every_model_in_shares_apart_from_sampling_equals_one_rank(tmp_path: Path) -> None:
     """Critic and average lie in shares as the policy does."""
     found: list[RunFolder] = []
-    algorithm = {"name": "ppo", "reference": "ema", "kl_place": "loss", "staleness": 1, "kl_coefficient": 0.1}
+    algorithm = {"name": "ppo", "reference": "ema", "staleness": 1, "kl_coefficient": 0.1}
     for home, bind in (("inline", bind_local), ("processes", _apart("dp", 1, zero=3))):
         found.append(RunFolder(tmp_path / home))
         found[-1].path.mkdir()

@@ -212,7 +212,7 @@ def on_device(worker: Worker, task: Task | None) -> dict[str, int]:
     tensors = {
         "actor.master": list(policy.model.parameters()),
         "actor.moments": [v for state in states for k, v in state.items() if k != "step"],
-        "ref.weights": list(roles.reference._weights),  # type: ignore[attr-defined]
+        "ref.weights": list(roles.reference._model.parameters().values()),  # type: ignore[attr-defined]
         "actor.rollout": list(generator._versions.tensors),
         "sampler": list(generator._sampler.model.parameters()),
         "actor.staged": list(task.weights.whole.values()) if task is not None and task.weights is not None else [],

@@ -261,6 +261,7 @@ def _abandoned() -> tuple[int, ...]:
     transport.announce()
     for version in range(1, 4) if dist.get_rank() == 0 else ():
         transport.push(version, tiles)
+    dist.barrier()
     if dist.get_rank():
         transport.pull(1)  # from here on there is room for the second
     dist.barrier()
