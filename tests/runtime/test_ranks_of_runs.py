@@ -152,17 +152,29 @@ def test_training_apart_from_sampling_equals_one_rank(
     assert all(row["weights/probe_difference"] < 1e-4 for row in untimed(folder)[1:])
 
 
-def test_every_model_in_shares_apart_from_sampling_equals_one_rank(tmp_path: Path) -> None:
-    """Critic and average lie in shares as the policy does."""
+@pytest.mark.parametrize(
+    ("algorithm", "files"),
+    [
+        pytest.param(
+            {"name": "ppo", "kl_coefficient": 0.0},
+            ("critic/model.safetensors", "critic_moments.safetensors"),
+            id="critic",
+        ),
+        pytest.param({"reference": "ema", "kl_coefficient": 0.1}, ("average.safetensors",), id="average"),
+    ],
+)
+def test_other_models_in_shares_apart_from_sampling_equal_one_rank(
+    tmp_path: Path, algorithm: dict[str, Any], files: tuple[str, ...]
+) -> None:
+    """A critic and an average lie in shares as the policy does, and are saved whole."""
     found: list[RunFolder] = []
-    algorithm = {"name": "ppo", "reference": "ema", "staleness": 1, "kl_coefficient": 0.1}
     for home, bind in (("inline", bind_local), ("processes", _apart("dp", 1, zero=3))):
         found.append(RunFolder(tmp_path / home))
         found[-1].path.mkdir()
-        recipe = tiny_recipe(algorithm=algorithm, run={"home": home, "steps": 3})
+        recipe = tiny_recipe(algorithm={**algorithm, "staleness": 1}, run={"home": home, "steps": 3})
         train(recipe, lambda: found[-1], Recorder(), bind=bind)
     assert_close(*found, 3)
-    for file in ("critic/model.safetensors", "critic_moments.safetensors", "average.safetensors"):
+    for file in files:
         one, shares = (folder.checkpoint(3) / file for folder in found)
         for name, each in load_file(one).items():
             torch.testing.assert_close(load_file(shares)[name], each, atol=1e-5, rtol=1e-4, msg=f"{file} {name}")
