@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.cli.conftest import RECIPE, ROWS, Ended
+
+from rpeg.plan.bind import bind_local
+from rpeg.recipe.graph import build_graph
+from rpeg.recipe.load import load_recipe
 
 Rpeg = Callable[..., Ended]
 
@@ -43,6 +49,34 @@ def test_the_script_is_readable_and_complete(rpeg: Rpeg) -> None:
     assert text.replace(sys.executable, "python") == GOLDEN.read_text()
     assert sum(line.startswith("srun ") for line in text.splitlines()) == 1
     subprocess.run(["bash", "-n", "tiny.sbatch"], check=True)
+
+
+def directives(rpeg: Rpeg, *options: str) -> dict[str, str]:
+    """Return what the script asks Slurm for, for a plan with three workers with a device: roll, trn/0 and trn/1."""
+    graph = build_graph(load_recipe(Path("tiny.yaml"), ["algorithm.staleness=1"]))
+    plan = bind_local(graph)
+    meshes = (replace(m, where="local.slot[1:3]", axes=(("dp", 2),)) if m.name == "trn" else m for m in plan.meshes)
+    Path("plan.json").write_text(replace(plan, meshes=tuple(meshes)).to_json())
+    ended = rpeg(*SLURM, "--plan", "plan.json", *options)
+    assert ended.status == 0, ended.err
+    return dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", Path("tiny.sbatch").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ((), "1 3 3 -"),
+        (("run.device=cuda",), "1 3 3 3"),
+        (("--nodes", "3", "run.device=cuda"), "3 3 1 1"),
+        (("--nodes", "3", "--gpus-per-node", "1"), "3 3 1 1"),
+        (("--tasks-per-node", "3", "--gpus-per-node", "4"), "1 3 3 4"),
+    ],
+)
+def test_the_numbers_are_those_of_the_plan(rpeg: Rpeg, options: tuple[str, ...], numbers: str) -> None:
+    """One process for every rank of every mesh with a device, with a GPU each where there are any."""
+    asked = directives(rpeg, *options)
+    names = ("nodes", "ntasks", "ntasks-per-node", "gpus-per-node")
+    assert " ".join(asked.get(name, "-") for name in names) == numbers
 
 
 def test_the_script_tells_every_process_where_to_meet(rpeg: Rpeg, tmp_path: Path) -> None:
@@ -87,6 +121,11 @@ def test_a_number_of_processes_that_does_not_fit_the_plan_is_refused(rpeg: Rpeg)
     assert ended.faults == [
         "nodes x processes: 2 x 4 processes, and the plan has 2 workers with a device; "
         "start as many, or choose another plan (algorithm.staleness=1 has two workers)"
+    ]
+    ended = rpeg(*SLURM, "--tasks-per-node", "2", "--gpus-per-node", "1")
+    assert ended.faults == [
+        "--gpus-per-node: is 1, and every node has 2 processes, which take one each; "
+        "ask for as many, or for 0: run.device=cpu"
     ]
     assert not Path("tiny.sbatch").exists()
     ended = rpeg("launch", "tiny.yaml", "--local", "2")

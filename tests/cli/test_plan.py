@@ -193,3 +193,14 @@ def test_a_plan_that_was_found_is_written_priced_and_checked(rpeg: Rpeg, folder:
     other = rpeg("train", recipe, "algorithm.prompts=64", "--plan", "plan.json", "--dry-run")
     assert other.status == 2
     assert "the recipe asks for grpo" in other.err
+
+
+def test_the_engine_of_the_recipe_is_in_the_plan_and_another_one_is_refused(rpeg: Rpeg, folder: Path) -> None:
+    recipe = str(EXAMPLES / "arithmetic.yaml")
+    found = rpeg("plan", recipe, "sampling.engine=vllm", "--cluster", "local:1", "--out", "plan.json")
+    assert found.status == 0, found.err
+    engines = {each["stage"]: each["engine"] for each in json.loads(Path("plan.json").read_text())["plan"]["bindings"]}
+    assert (engines["gen"], engines["eval"], engines["train"]) == ("vllm", "vllm", "torch")
+    other = rpeg("train", recipe, "--plan", "plan.json", "--dry-run")
+    assert other.status == 2
+    assert "gen: asks for the engine vllm, and sampling.engine is torch" in other.err

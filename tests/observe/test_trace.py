@@ -9,6 +9,7 @@ import pytest
 
 from rpeg.errors import RunFolderError
 from rpeg.observe.trace import (
+    RankSpan,
     Span,
     busy_shares,
     chrome_trace,
@@ -24,13 +25,28 @@ SPANS = [
     Span("generate", "generate", 1, 2, ("gpu:0",), 3.0, 4.5, 8, 380, 1),
     Span("log", "log", 0, 1, (), 3.0, 3.5),
 ]
+ON_RANKS = Span(
+    "train.0",
+    "train",
+    0,
+    1,
+    ("trn",),
+    2.0,
+    3.5,
+    8,
+    400,
+    0,
+    0,
+    (RankSpan("trn/0", 2.0, 3.0), RankSpan("trn/1", 2.25, 3.5)),
+)
+"""A firing on two ranks: it begins with the first and ends with the last."""
 
 
 def test_spans_read_back_equal(tmp_path: Path) -> None:
     path = tmp_path / "spans.jsonl"
     write_spans(path, SPANS[:2])
-    write_spans(path, SPANS[2:])
-    assert list(read_spans(path)) == SPANS
+    write_spans(path, [*SPANS[2:], ON_RANKS])
+    assert list(read_spans(path)) == [*SPANS, ON_RANKS]
     assert list(read_spans(tmp_path / "none.jsonl")) == []
 
 
@@ -47,7 +63,18 @@ def test_schema_of_a_line() -> None:
         "tokens": 400,
         "version": 0,
         "bytes": 0,
+        "ranks": (),
     }
+    assert ON_RANKS.as_row()["ranks"] == (
+        {"worker": "trn/0", "start_s": 2.0, "end_s": 3.0},
+        {"worker": "trn/1", "start_s": 2.25, "end_s": 3.5},
+    )
+
+
+def test_a_line_from_before_there_were_ranks_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    path.write_text('{"event":"a.0","stage":"a","firing":0,"step":1,"resources":["all"],"start_s":0.0,"end_s":1.0}\n')
+    assert list(read_spans(path)) == [Span("a.0", "a", 0, 1, ("all",), 0.0, 1.0)]
 
 
 def test_a_line_that_is_no_span_is_named(tmp_path: Path) -> None:
@@ -55,10 +82,16 @@ def test_a_line_that_is_no_span_is_named(tmp_path: Path) -> None:
     path.write_text('{"event": "a", "stage": "b"}\n')
     with pytest.raises(RunFolderError, match=r"spans\.jsonl:1: not a span .*start_s"):
         list(read_spans(path))
+    row = {**ON_RANKS.as_row(), "ranks": [{"worker": "trn/0", "start_s": 2.0}]}
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(RunFolderError, match=r"spans\.jsonl:1: not a span .*end_s"):
+        list(read_spans(path))
 
 
 def test_keys_of_a_later_version_are_ignored() -> None:
     assert Span.from_row({**SPANS[0].as_row(), "energy_j": 3}) == SPANS[0]
+    ranks = [{"worker": "trn/0", "start_s": 2.0, "end_s": 3.0, "energy_j": 3}]
+    assert Span.from_row({**ON_RANKS.as_row(), "ranks": ranks}).ranks == ON_RANKS.ranks[:1]
 
 
 def test_chrome_trace_schema(tmp_path: Path) -> None:
@@ -93,6 +126,26 @@ def test_overlapping_spans_of_a_resource_get_their_own_threads() -> None:
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     threads = {event["args"]["firing"]: names[event["tid"]] for event in events if event["ph"] == "X"}
     assert threads == {0: "r", 1: "r (2)", 3: "r (3)", 2: "r"}
+
+
+def test_ranks_have_tracks_of_their_own_and_a_firing_counts_once() -> None:
+    """Two firings of 1.5 and 0.5 s: 2 s of training, though the ranks have worked for 2.25 and 0.75 s in all."""
+    ranks = (RankSpan("trn/10", 3.75, 4.0), RankSpan("trn/2", 3.5, 4.0))
+    spans = [ON_RANKS, Span("train.1", "train", 1, 1, ("trn",), 3.5, 4.0, ranks=ranks)]
+    events = chrome_trace(spans, "toy")["traceEvents"]
+    assert isinstance(events, list)
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert list(names.values()) == ["trn/0", "trn/1", "trn/2", "trn/10"]
+    slices = {(names[e["tid"]], e["args"]["event"]): (e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
+    assert slices == {
+        ("trn/0", "train.0"): (2_000_000, 1_000_000),
+        ("trn/1", "train.0"): (2_250_000, 1_250_000),
+        ("trn/2", "train.1"): (3_500_000, 500_000),
+        ("trn/10", "train.1"): (3_750_000, 250_000),
+    }
+    assert {event["args"]["rows"] for event in events if event["ph"] == "X"} == {8, 0}
+    assert seconds_per_stage(spans) == {"train": 2.0}
+    assert busy_shares(spans) == {"trn": 1.0}
 
 
 def test_seconds_per_stage() -> None:

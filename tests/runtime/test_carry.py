@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,10 +23,11 @@ from rpeg.algorithms.grpo import grpo
 from rpeg.errors import InvalidInput
 from rpeg.graph.contract import Enforce
 from rpeg.graph.graph import Graph
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.observe.run_folder import RunFolder
-from rpeg.runtime.carry import Carried, Carry, Window
+from rpeg.runtime.carry import Carried, Carry, Window, dealt
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.support import unsupported
 
@@ -109,9 +112,44 @@ def prompts_of(step: int) -> Rows:
 def carried_through(steps: int, carry: Carry, sampler: Any) -> list[Carried]:
     left, found = None, list[Carried]()
     for step in range(steps):
-        found.append(Window(sampler, PARAMS, carry, GROUP, 9, prompts_of).sample(step, left))
+        found.append(Window(sampler, PARAMS, carry, GROUP, 9, prompts_of, Peers()).sample(step, left))
         left = found[-1].left
     return found
+
+
+class Thread(Peers):
+    """One of several ranks that are threads."""
+
+    def __init__(self, number: int, barrier: threading.Barrier, said: list[tuple[float, ...]]) -> None:
+        super().__init__()
+        self.number, self.count, self.barrier, self.said = number, barrier.parties, barrier, said
+
+    def all_said(self, *numbers: float) -> list[tuple[float, ...]]:
+        self.said[self.number] = numbers
+        self.barrier.wait(60)
+        found = list(self.said)
+        self.barrier.wait(60)
+        return found
+
+    def counts(self, *numbers: float) -> list[float]:
+        return [sum(column) for column in zip(*self.all_said(*numbers), strict=True)]
+
+    def greatest(self, number: int) -> int:
+        return int(max(said for (said,) in self.all_said(number)))
+
+
+def carried_by(ranks: int, step: int, carry: Carry, left: Rows | None, slots: int, lengths: Any) -> list[Carried]:
+    """Sample a step on some ranks at the same time."""
+    parts = [None] * ranks if left is None else dealt(left, ranks)
+    barrier, said = threading.Barrier(ranks), [tuple[float, ...]()] * ranks
+
+    def sample(rank: int) -> Carried:
+        peers = Thread(rank, barrier, said)
+        window = Window(cast(Any, Played(slots, lengths)), PARAMS, carry, GROUP, 9, prompts_of, peers)
+        return window.sample(step, parts[rank])
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(sample, range(ranks)))
 
 
 def going_on(each: Carried) -> list[int]:
@@ -179,6 +217,42 @@ def test_every_prompt_is_accounted_for_and_none_is_older_than_it_may_be(
             assert metrics["carry/age_max"] <= steps
         if enforce is not Enforce.DROP:
             assert dropped == 0
+
+
+@given(
+    st.sampled_from(WAYS),
+    st.integers(1, 30),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.sampled_from([1, 2, 6, 12]),
+    st.sampled_from([(3,), (1, 3), (3, 3, 1)]),
+    st.integers(0, 1000),
+)
+@settings(max_examples=30)
+def test_any_number_of_ranks_goes_on_with_what_any_other_has_left(
+    enforce: Enforce, budget: int, steps: int, most: int, slots: int, ranks: tuple[int, ...], seed: int
+) -> None:
+    """Every rank hands out its part of a step, and no prompt before the next in line is lost or there twice."""
+    draw = random.Random(seed)
+    lengths = {1000 + i: 24 if draw.random() < 0.3 else draw.randint(1, 4) for i in range(1000)}
+    carry = Carry(budget, steps, min(most, steps * PROMPTS), enforce)
+    left, trained = None, list[int]()
+    begun = dropped = 0.0
+    for step in range(8):
+        made = carried_by(ranks[step % len(ranks)], step, carry, left, slots, lengths)
+        (metrics,) = {tuple(sorted(each.metrics.items())) for each in made}
+        told, left = dict(metrics), Rows.stacked([each.left for each in made])
+        assert {len(each.numbers) for each in made} == {PROMPTS // len(made)}
+        trained += [number for each in made for number in each.numbers]
+        *carried, following = left.tensor("number").tolist()[::GROUP]
+        begun, dropped = begun + told["rows/begun"], dropped + told["rows/dropped"]
+        assert begun == GROUP * len(trained) + dropped + told["carry/samples"]
+        known = {*trained, *carried}
+        assert len(known) == len(trained) + len(carried)
+        assert len(set(range(following)) - known) == dropped / GROUP
+        assert max(known) < following
+        assert told["carry/samples"] <= GROUP * len(carried) <= GROUP * carry.most_groups
+        assert told["carry/age_max"] <= steps or enforce is Enforce.COUNT
 
 
 @given(st.integers(1, 30), st.integers(1, 3), st.sampled_from(WAYS))

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.runtime.test_group import wide
 
 from rpeg.algorithms.grpo import grpo
 from rpeg.errors import WaitLimit
 from rpeg.graph.contract import Logprob
 from rpeg.graph.dim import Dim
+from rpeg.graph.graph import Graph
 from rpeg.observe.trace import Span
 from rpeg.plan.bind import bind_local
 from rpeg.plan.costs import KnownCosts
 from rpeg.plan.events import Event
 from rpeg.plan.lower import lower
+from rpeg.plan.plan import Plan
 from rpeg.plan.play import Player
 from rpeg.runtime.engine import WallClock
 from rpeg.runtime.group import Groups
 from rpeg.runtime.hauls import Hauls
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.store import Store
-from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.task import Outcome, Progress, Task
 
 
 class FakeHome:
@@ -57,12 +62,17 @@ class FakeHome:
 
 
 def play(
-    home: FakeHome, steps: int, staleness: int = 0, every: int = 2, limit_s: float = 60.0
+    home: FakeHome,
+    steps: int,
+    staleness: int = 0,
+    every: int = 2,
+    limit_s: float = 60.0,
+    bind: Callable[[Graph], Plan] = bind_local,
 ) -> tuple[list[Span], list[int]]:
     """Play a GRPO graph on the fake home; return spans and closed steps."""
     old = Logprob.RECOMPUTED if staleness else Logprob.RECORDED
     graph = grpo(4, 4, staleness, old_logprob=old, evaluate_every_steps=every)
-    plan = bind_local(graph)
+    plan = bind(graph)
     events = lower(graph, plan, KnownCosts({}))
     spans: list[Span] = []
     closed: list[int] = []
@@ -84,6 +94,40 @@ def test_a_synchronous_step_runs_in_the_order_of_its_graph() -> None:
     assert first == ["gen.0", "reward.0", "advantage.0", "train.0", "update.0", "push.0", "pull.0"]
     assert [span.step for span in spans if span.stage == "eval"] == [2, 3]  # every second step, and the last
     assert all(a.end_s <= b.start_s for a, b in pairwise(spans))
+
+
+class OnRanks(FakeHome):
+    """Two calls for every update, the second 10 s after the first; rank 1 begins 2 s later and ends 3 s later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def call(self, name: str, method: str, *args: object) -> Future[Any]:
+        task = args[0]
+        assert isinstance(task, Task)
+        self.calls[name] += task.stage == "update"
+        is_first = task.stage == "update" and self.calls[name] % 2
+        start_s = 10.0 * (not is_first) + 2.0 * name.endswith("/1")
+        outcome = Outcome(progress=Progress.UNDER_WAY if is_first else Progress.DONE)
+        ran: Future[Any] = Future()
+        ran.set_result((outcome, start_s, start_s + 5.0 + name.endswith("/1")))
+        return ran
+
+
+def test_a_firing_on_several_ranks_is_one_span_with_what_each_did() -> None:
+    """By hand: rank 0 from 0, its first call, to 15, the end of its second; rank 1 from 2 to 18; the firing 0 to 18."""
+    spans, _ = play(OnRanks(), 1, bind=lambda graph: wide(graph, 2))
+    (update,) = (span for span in spans if span.stage == "update")
+    zero_s = update.start_s
+    assert [(rank.worker, rank.start_s - zero_s, rank.end_s - zero_s) for rank in update.ranks] == [
+        ("all/0", 0.0, pytest.approx(15.0)),
+        ("all/1", pytest.approx(2.0), pytest.approx(18.0)),
+    ]
+    assert update.duration_s == pytest.approx(18.0)
+    (reward,) = (span for span in spans if span.stage == "reward")
+    assert reward.ranks == ()  # the host is one worker
+    assert reward.duration_s == pytest.approx(5.0)
 
 
 def test_versions_follow_the_delays() -> None:

@@ -18,6 +18,7 @@ from rpeg.errors import RunFault, WorkerDied
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.plan.bind import bind_local
+from rpeg.plan.plan import Home as Rest
 from rpeg.plan.plan import Mesh, Plan
 from rpeg.runtime.group import Groups, worker_names
 from rpeg.runtime.rows import Rows
@@ -47,6 +48,8 @@ class FakeHome:
         self.work = work
         self.specs: dict[str, WorkerSpec] = {}
         self.threads: dict[str, ThreadPoolExecutor] = {}
+        self.times: dict[str, tuple[float, float]] = {}
+        self.let_go: list[tuple[str, tuple[str, ...]]] = []
         self.is_closed = False
 
     def spawn(self, name: str, spec: WorkerSpec) -> Future[Any]:
@@ -56,7 +59,10 @@ class FakeHome:
     def call(self, name: str, method: str, *args: Any) -> Future[Any]:
         if method == "save":
             return self._thread(name).submit(lambda: self.work(name, args[0]))
-        return self._thread(name).submit(lambda: (self.work(name, args[0]), time.monotonic(), time.monotonic()))
+        if method == "let_go":
+            return self._thread(name).submit(lambda: self.let_go.append((name, args[0])))
+        times = self.times.get(name, (0.0, 1.0))
+        return self._thread(name).submit(lambda: (self.work(name, args[0]), *times))
 
     def _thread(self, name: str) -> ThreadPoolExecutor:
         return self.threads.setdefault(name, ThreadPoolExecutor(1))
@@ -85,11 +91,13 @@ def test_rows_are_dealt_over_dp_and_come_back_in_order() -> None:
 
     home = FakeHome(work)
     groups = Groups(home, GRAPH, wide(GRAPH, 4, (("dp", 2), ("tp", 2))))
-    outcome, start_s, end_s = groups.run(_task()).result(10)
+    home.times = {"all/0": (1.0, 4.0), "all/3": (0.5, 2.0)}
+    ran = groups.run(_task()).result(10)
+    outcome = ran.outcome
     assert outcome.rows is not None
     assert outcome.rows.tensor("n").tolist() == [0, 10, 20, 30, 42, 52, 62, 72]
     assert (outcome.num_rows, outcome.metrics) == (8, {"rank": 0})
-    assert end_s >= start_s
+    assert ran.times == {"all/0": (1.0, 4.0), "all/1": (0.0, 1.0), "all/2": (0.0, 1.0), "all/3": (0.5, 2.0)}
     groups.close()
 
 
@@ -98,7 +106,7 @@ def test_a_mesh_of_one_rank_is_called_with_the_task_as_it_is() -> None:
     home = FakeHome(lambda name, task: seen.append((name, task)) or Outcome())
     groups = Groups(home, GRAPH, bind_local(GRAPH))
     task = _task()
-    groups.run(task).result(10)
+    assert groups.run(task).result(10).times == {"all": (0.0, 1.0)}
     assert seen == [("all", task)]
     groups.close()
 
@@ -108,6 +116,24 @@ def test_all_ranks_save() -> None:
     groups = Groups(FakeHome(lambda name, _: saved.append(name) or Outcome()), GRAPH, wide(GRAPH, 2))
     groups.save("all", __file__).result(10)  # type: ignore[arg-type]
     assert sorted(saved) == ["all/0", "all/1"]
+    groups.close()
+
+
+def test_every_rank_moves_its_own_part() -> None:
+    asked: list[tuple[str, object]] = []
+
+    def work(name: str, data: object) -> Outcome:
+        asked.append((name, data))
+        return Outcome(num_bytes=10 + len(asked))
+
+    home = FakeHome(work)  # type: ignore[arg-type]
+    groups = Groups(home, GRAPH, wide(GRAPH, 2))
+    home.times = {"all/1": (2.0, 3.0)}
+    ran = groups.move("all", "actor.moments", Rest.HOST).result(10)
+    assert sorted(asked) == [("all/0", "actor.moments"), ("all/1", "actor.moments")]
+    assert (ran.outcome.num_bytes, ran.times) == (11 + 12, {"all/0": (0.0, 1.0), "all/1": (2.0, 3.0)})
+    assert groups.let_go("all", ("ref.weights",)).result(10) is None  # type: ignore[func-returns-value]
+    assert sorted(home.let_go) == [("all/0", ("ref.weights",)), ("all/1", ("ref.weights",))]
     groups.close()
 
 

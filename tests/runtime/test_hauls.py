@@ -34,13 +34,19 @@ ROLLOUT = Residency("actor.rollout", Home.HOST, (("gen", "gen"), ("pull", "eval"
 
 
 class Calls:
-    """A home that notes what is called."""
+    """Groups that note what is asked of them."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[object, ...]] = []
 
-    def call(self, name: str, method: str, *args: object) -> Future[Any]:
-        self.heard.append((name, method, *args))
+    def move(self, mesh: str, data: str, to: Home) -> Future[Any]:
+        return self._note(mesh, "move", data, to)
+
+    def let_go(self, mesh: str, data: tuple[str, ...]) -> Future[Any]:
+        return self._note(mesh, "let_go", data)
+
+    def _note(self, *heard: object) -> Future[Any]:
+        self.heard.append(heard)
         done: Future[Any] = Future()
         done.set_result(None)
         return done
@@ -59,11 +65,11 @@ def event(stage: str, firing: int = 0) -> Event:
 
 
 def test_events_become_calls_of_the_worker_that_holds_the_data() -> None:
-    hauls, home = Hauls(GRAPH, plan_of(GRAPH, REF, MOMENTS)), Calls()
-    assert hauls.move(home, event("train")) is None  # type: ignore[arg-type]
+    hauls, groups = Hauls(GRAPH, plan_of(GRAPH, REF, MOMENTS)), Calls()
+    assert hauls.move(groups, event("train")) is None  # type: ignore[arg-type]
     for name in ("load:ref.weights.0", "load:actor.moments.0", "store:actor.moments.0"):
-        assert hauls.move(home, event(name)) is not None  # type: ignore[arg-type]
-    assert home.heard == [
+        assert hauls.move(groups, event(name)) is not None  # type: ignore[arg-type]
+    assert groups.heard == [
         ("all", "move", "ref.weights", Home.HBM),
         ("all", "move", "actor.moments", Home.HBM),
         ("all", "move", "actor.moments", Home.DISK),
@@ -72,7 +78,7 @@ def test_events_become_calls_of_the_worker_that_holds_the_data() -> None:
 
 def test_what_nobody_changes_is_let_go_of_after_its_last_firing() -> None:
     graph = build_graph(tiny_recipe(algorithm={"kl_coefficient": 0.1}))
-    hauls, home = Hauls(graph, plan_of(graph, REF, MOMENTS, ROLLOUT)), Calls()
+    hauls, groups = Hauls(graph, plan_of(graph, REF, MOMENTS, ROLLOUT)), Calls()
     assert {stage: hauls.let_go_after(event(stage)) for stage in ("gen", "ref", "train", "update", "pull", "eval")} == {
         "gen": ("actor.rollout",),
         "ref": ("ref.weights",),
@@ -82,8 +88,8 @@ def test_what_nobody_changes_is_let_go_of_after_its_last_firing() -> None:
         "eval": (),
     }
     for stage in ("gen", "eval"):
-        hauls.let_go(home, event(stage))  # type: ignore[arg-type]
-    assert home.heard == [("all", "let_go", ("actor.rollout",))]
+        hauls.let_go(groups, event(stage))  # type: ignore[arg-type]
+    assert groups.heard == [("all", "let_go", ("actor.rollout",))]
 
 
 def test_several_firings_let_go_after_the_last() -> None:
@@ -115,12 +121,12 @@ def test_a_time_that_begins_with_one_that_others_run_ahead_of_is_refused() -> No
 
 def test_what_a_stage_needs_is_there_before_the_first_step() -> None:
     graph = build_graph(tiny_recipe(algorithm={"kl_coefficient": 0.1}))
-    hauls, home = Hauls(graph, plan_of(graph, REF, ROLLOUT)), Calls()
-    with hauls.at_hand(home, "eval"):  # type: ignore[arg-type]
-        home.heard.append(("here",))
-    with hauls.at_hand(home, "update"):  # type: ignore[arg-type]
+    hauls, groups = Hauls(graph, plan_of(graph, REF, ROLLOUT)), Calls()
+    with hauls.at_hand(groups, "eval"):  # type: ignore[arg-type]
+        groups.heard.append(("here",))
+    with hauls.at_hand(groups, "update"):  # type: ignore[arg-type]
         pass
-    assert home.heard == [
+    assert groups.heard == [
         ("all", "move", "actor.rollout", Home.HBM),
         ("here",),
         ("all", "let_go", ("actor.rollout",)),

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 from tests.runtime.conftest import TINY, tiny_recipe
 
-from rpeg.errors import InvalidInput
+from rpeg.errors import InvalidInput, PlanError
+from rpeg.graph.graph import Graph
 from rpeg.numerics.model import save_model, scratch_model
+from rpeg.numerics.parallel.build import WHOLE
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.tokenizer import character_tokenizer
+from rpeg.plan.bind import bind_local
+from rpeg.plan.plan import Plan
+from rpeg.recipe.graph import build_graph
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime import samplers
 from rpeg.runtime.prepare import check_inputs, scratch_spec
+from rpeg.runtime.run import planned
 from rpeg.runtime.samplers import check_sampler, open_sampler
+from rpeg.runtime.world import ALONE
 
 
 def install(monkeypatch: pytest.MonkeyPatch, name: str, version: str) -> None:
@@ -100,6 +109,21 @@ def test_torch_samples_unless_another_engine_is_asked_for(tmp_path: Path) -> Non
     recipe = tiny_recipe()
     assert recipe.model.scratch is not None
     model = scratch_model(scratch_spec(recipe.model.scratch), character_tokenizer(recipe.model.scratch.characters), 0)
-    sampler = open_sampler(recipe, model, tmp_path, 0)
+    sampler = open_sampler(recipe, model, tmp_path, 0, None, ALONE, WHOLE)
     assert isinstance(sampler, TorchSampler)
     assert (sampler.slots, sampler.version) == (16, 0)
+
+
+def test_the_engine_of_plan_and_recipe_must_be_one() -> None:
+    recipe = with_vllm()
+    _, plan, _ = planned(recipe, build_graph, partial(bind_local, engine="vllm"))
+    assert plan.binding_of["eval"].engine == "vllm"
+    with pytest.raises(PlanError, match=r"gen: asks for the engine torch, and sampling\.engine is vllm"):
+        planned(recipe, build_graph, bind_local)
+
+    def trained_by_vllm(graph: Graph) -> Plan:
+        plan = bind_local(graph)
+        return replace(plan, bindings=tuple(replace(each, engine="vllm") for each in plan.bindings))
+
+    with pytest.raises(PlanError, match="train: asks for the engine vllm; all but samplers compute with torch"):
+        planned(recipe, build_graph, trained_by_vllm)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,14 +12,13 @@ from safetensors.torch import load_file
 from tests.numerics.parallel.ranks import Ranks as World
 from tests.runtime.conftest import tiny_recipe
 from tests.runtime.test_policy import ADVANTAGES, rows, task
-from tests.runtime.test_split_policy import PP, TP, VOCABULARY, Axes, start_folder
+from tests.runtime.test_split_policy import PP, TP, VOCABULARY, Axes, roles_of, start_folder
 
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import load_model
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout
 from rpeg.plan.plan import Balance
-from rpeg.runtime.critic import Critic
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.shares import deal
@@ -26,6 +27,8 @@ from rpeg.runtime.world import ALONE, Ranks
 
 pytestmark = pytest.mark.multiproc
 
+Model = dict[str, Any]
+TIED: Model = {"tie_embeddings": True}
 FILES = ("critic/model.safetensors", "critic/value_head.safetensors", "critic_moments.safetensors")
 
 
@@ -39,7 +42,8 @@ def _steps(
         critic={"lr": 3e-3},
         optimizer={"micro_batch_tokens": 17, "weight_decay": 0.1},
     )
-    critic = Critic(recipe, origin, ranks, layout)
+    roles = roles_of(recipe, origin, ranks, layout, "train_critic")
+    critic = roles.critic
     base = rows(ADVANTAGES)
     whole = task(base.joined(Rows({"return": base.columns["logp"], "old_value": base.columns["logp"]})))
     share = deal(whole, Balance.ROWS, ranks.rows.count).tasks(whole)[ranks.rows.number]
@@ -49,27 +53,28 @@ def _steps(
         update = Task("update", StageKind.UPDATE, step, 0, Rows({}), Rows({}), {})
         seen |= {f"{key}.{step}": value for key, value in critic.update(update).metrics.items()}
     out.mkdir(exist_ok=True)
-    critic.save(out)
+    roles.save(out, lambda _: nullcontext())
     return seen, critic.score(share.samples).rows()
 
 
 CASES = [
-    pytest.param((("dp", 2),), ModelLayout(zero=3), False, id="fsdp"),
-    pytest.param((("dp", 2),), ModelLayout(zero=1), True, id="zero 1, tied"),
-    pytest.param((("tp", 2),), ModelLayout(VOCABULARY), False, id="tp"),
-    pytest.param((("pp", 2),), ModelLayout(PP, schedule="1f1b"), True, id="pp, tied"),
-    pytest.param((("cp", 2),), ModelLayout(), False, id="cp"),
+    pytest.param((("dp", 2),), ModelLayout(zero=3), {}, id="fsdp"),
+    pytest.param((("dp", 2),), ModelLayout(zero=1), TIED, id="zero 1, tied"),
+    pytest.param((("tp", 2),), ModelLayout(VOCABULARY), {}, id="tp"),
+    pytest.param((("pp", 2),), ModelLayout(PP, schedule="1f1b"), TIED, id="pp, tied"),
+    pytest.param((("cp", 2),), ModelLayout(), {}, id="cp"),
+    pytest.param((("ep", 2),), ModelLayout((("experts", "ep"),)), {"architecture": "qwen3_moe"}, id="ep"),
 ]
 FOUR = [
-    pytest.param((("dp", 2), ("tp", 2)), ModelLayout(VOCABULARY), True, id="dp x tp, tied"),
-    pytest.param((("dp", 2), ("tp", 2)), ModelLayout(TP, zero=3), False, id="fsdp x tp"),
-    pytest.param((("pp", 2), ("dp", 2)), ModelLayout(PP, zero=3, schedule="gpipe"), False, id="pp x fsdp"),
+    pytest.param((("dp", 2), ("tp", 2)), ModelLayout(VOCABULARY), TIED, id="dp x tp, tied"),
+    pytest.param((("dp", 2), ("tp", 2)), ModelLayout(TP, zero=3), {}, id="fsdp x tp"),
+    pytest.param((("pp", 2), ("dp", 2)), ModelLayout(PP, zero=3, schedule="gpipe"), {}, id="pp x fsdp"),
 ]
 
 
-def _compare(world: World, axes: Axes, layout: ModelLayout, folder: Path, is_tied: bool) -> None:
+def _compare(world: World, axes: Axes, layout: ModelLayout, folder: Path, model: Model) -> None:
     """Three steps on the mesh, then one more from its files alone, equal four steps alone; and the other way round."""
-    start = start_folder(folder, tie_embeddings=is_tied)
+    start = start_folder(folder, **{"tie_embeddings": False, **model})
     first = Origin(start, start, None, 0)
     alone = _steps((), WHOLE, first, folder / "alone", range(3))
     found = world.run(_steps, axes, layout, first, folder / "split", range(3))
@@ -93,16 +98,16 @@ def _compare(world: World, axes: Axes, layout: ModelLayout, folder: Path, is_tie
         assert metrics == pytest.approx(fourth[0], abs=2e-5)
 
 
-@pytest.mark.parametrize(("axes", "layout", "is_tied"), CASES)
+@pytest.mark.parametrize(("axes", "layout", "model"), CASES)
 def test_two_ranks_with_parts_of_a_critic_train_it_as_one(
-    two_ranks: World, tmp_path: Path, axes: Axes, layout: ModelLayout, is_tied: bool
+    two_ranks: World, tmp_path: Path, axes: Axes, layout: ModelLayout, model: Model
 ) -> None:
-    _compare(two_ranks, axes, layout, tmp_path, is_tied)
+    _compare(two_ranks, axes, layout, tmp_path, model)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("axes", "layout", "is_tied"), FOUR)
+@pytest.mark.parametrize(("axes", "layout", "model"), FOUR)
 def test_four_ranks_with_parts_of_a_critic_train_it_as_one(
-    four_ranks: World, tmp_path: Path, axes: Axes, layout: ModelLayout, is_tied: bool
+    four_ranks: World, tmp_path: Path, axes: Axes, layout: ModelLayout, model: Model
 ) -> None:
-    _compare(four_ranks, axes, layout, tmp_path, is_tied)
+    _compare(four_ranks, axes, layout, tmp_path, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from rpeg.numerics.model import ScratchSpec, load_model, save_model, scratch_mod
 from rpeg.numerics.parallel.axes import device_mesh
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout
 from rpeg.numerics.tokenizer import character_tokenizer
-from rpeg.plan.plan import Balance
+from rpeg.plan.plan import Balance, Binding, Layout
 from rpeg.recipe.graph import build_graph
+from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import MODEL, MOMENTS
 from rpeg.runtime.origin import Origin
-from rpeg.runtime.policy import Policy
-from rpeg.runtime.reference import AdapterOff, AverageReference
+from rpeg.runtime.roles import Roles
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.shares import deal
 from rpeg.runtime.task import Staged, Task
@@ -38,11 +39,11 @@ VOCABULARY = (*TP, ("vocabulary", "tp"))
 PP = (("layers", "pp"),)
 
 
-def start_folder(folder: Path, **sizes: Any) -> Path:
+def start_folder(folder: Path, architecture: str = "qwen3", **sizes: Any) -> Path:
     """Return the folder of a model with two layers and two key-value heads."""
     tokenizer = character_tokenizer("0123456789")
     sizes = {"layers": 2, "hidden": 16, "heads": 2, "intermediate": 32, "vocabulary": 24, "init_std": 0.3} | sizes
-    save_model(scratch_model(ScratchSpec("qwen3", **sizes), tokenizer, seed=0), tokenizer, folder / MODEL)
+    save_model(scratch_model(ScratchSpec(architecture, **sizes), tokenizer, seed=0), tokenizer, folder / MODEL)
     return folder / MODEL
 
 
@@ -52,6 +53,12 @@ def start(tmp_path: Path) -> Path:
     return start_folder(tmp_path)
 
 
+def roles_of(recipe: Recipe, origin: Origin, ranks: Ranks, layout: ModelLayout, train: str = "train") -> Roles:
+    """Return the roles of a rank whose plan lays the model of a training stage out like this."""
+    binding = Binding(train, "all", Layout("all", layout.split, layout.zero), pipeline=layout.schedule)
+    return Roles(recipe, build_graph(recipe), origin, ranks, (binding,))
+
+
 def _steps(
     axes: Axes, layout: ModelLayout, origin: Origin, out: Path, steps: range, sections: Sections
 ) -> tuple[dict[str, float], Any, list[torch.Tensor]]:
@@ -59,27 +66,26 @@ def _steps(
     ranks = Ranks(device_mesh(axes, torch.device("cpu"))) if axes else ALONE
     optimizer = {"micro_batch_tokens": 17, "weight_decay": 0.1, "lr": 1e-3}
     recipe = tiny_recipe(**{"algorithm": {"updates_per_step": 1}, "optimizer": optimizer, **sections})
-    policy = Policy(recipe, build_graph(recipe).contract, origin, ranks, layout)
+    roles = roles_of(recipe, origin, ranks, layout)
+    policy, is_held = roles.policy, recipe.algorithm.reference in ("ema", "adapter_off")
     base = rows(ADVANTAGES)
     whole = task(base.joined(Rows({"return": base.columns["logp"], "old_value": base.columns["logp"]})))
     share = deal(whole, Balance.ROWS, ranks.rows.count).tasks(whole)[ranks.rows.number]
-    average = AverageReference(recipe, origin, policy.parallel, ranks, layout) if sections == AVERAGED else None
-    off = AdapterOff(recipe, policy.scorer, policy.adapter, ranks) if policy.adapter is not None else None
     seen: dict[str, float] = {}
     for step in steps:
-        if (reference := average or off) is not None:
-            scored = share.samples.joined(Rows({"ref_logp": reference.score(share.samples)}))
+        if is_held:
+            scored = share.samples.joined(Rows({"ref_logp": roles.reference.score(share.samples)}))
             share = replace(share, samples=scored)
         seen |= {f"{k}.{step}": v for k, v in policy.train(share).metrics.items()}
         update = Task("update", StageKind.UPDATE, step, 0, Rows({}), Rows({}), {"actor.master": step})
         seen |= {f"{k}.{step}": v for k, v in policy.update(update).metrics.items()}
-        if average is not None:
-            average.update(update)
-    policy.save(out)
+        if recipe.algorithm.reference == "ema":
+            roles.average.update(update)
+    out.mkdir(exist_ok=True)
+    roles.save(out, lambda _: nullcontext())
     push, score = (policy.push_with_head, policy.value) if "critic" in sections else (policy.push, policy.score)
-    if average is not None:
-        average.save(out)
-        score = average.score
+    if is_held and "critic" not in sections:
+        score = roles.reference.score
     staged = push(Task("push", StageKind.PUSH, steps.stop - 1, 0, Rows({}), Rows({}), {})).weights
     published = staged.whole if isinstance(staged, Staged) else None
     return seen, published, score(share.samples).rows()
@@ -100,6 +106,12 @@ ADAPTED: Sections = {
     "algorithm": {"updates_per_step": 1, "reference": "adapter_off", "kl_coefficient": 0.1},
 }
 
+ADAPTED_AND_VALUED: Sections = {
+    **ADAPTED,
+    "algorithm": {**ADAPTED["algorithm"], "name": "ppo_shared"},
+    "critic": {"sharing": "full", "lr": 3e-3},
+}
+
 
 CASES = [
     pytest.param((("dp", 2),), ModelLayout(zero=3), {}, id="fsdp"),
@@ -113,7 +125,7 @@ CASES = [
     pytest.param((("tp", 2),), ModelLayout(VOCABULARY), AVERAGED, id="average, tp"),
     pytest.param((("pp", 2),), ModelLayout(PP, schedule="1f1b"), AVERAGED, id="average, pp"),
     pytest.param((("dp", 2),), ModelLayout(zero=3), ADAPTED, id="adapter, fsdp"),
-    pytest.param((("dp", 2),), ModelLayout(zero=1), ADAPTED, id="adapter, zero 1"),
+    pytest.param((("dp", 2),), ModelLayout(zero=1), ADAPTED_AND_VALUED, id="adapter and value head, zero 1"),
 ]
 FOUR = [
     pytest.param((("dp", 2), ("tp", 2)), ModelLayout(TP, zero=3), {}, id="fsdp x tp"),
@@ -143,7 +155,7 @@ def _compare(world: World, axes: Axes, layout: ModelLayout, sections: Sections, 
         torch.testing.assert_close(each, alone[1][name], atol=1e-5, rtol=0)
     further = ["model/value_head.safetensors"] if "critic" in sections else []
     further += ["average.safetensors"] if sections == AVERAGED else []
-    further += ["adapter/adapter_model.safetensors"] if sections == ADAPTED else []
+    further += ["adapter/adapter_model.safetensors"] if "model" in sections else []
     for name in ("model/model.safetensors", "moments.safetensors", *further):
         mine, theirs = load_file(tmp_path / "split" / name), load_file(tmp_path / "alone" / name)
         assert mine.keys() == theirs.keys()
@@ -186,25 +198,26 @@ def _apart(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], kind
 
 
 @pytest.mark.parametrize(
-    ("axes", "layout"),
+    ("axes", "layout", "sections"),
     [
-        pytest.param((("dp", 2),), ModelLayout(zero=3), id="fsdp"),
-        pytest.param((("dp", 2),), ModelLayout(zero=1), id="zero 1"),
-        pytest.param((("tp", 2),), ModelLayout(VOCABULARY), id="tp"),
-        pytest.param((("pp", 2),), ModelLayout(PP), id="pp"),
+        pytest.param((("dp", 2),), ModelLayout(zero=3), {}, id="fsdp"),
+        pytest.param((("dp", 2),), ModelLayout(zero=1), {}, id="zero 1"),
+        pytest.param((("tp", 2),), ModelLayout(VOCABULARY), _valued("full"), id="value head, tp"),
+        pytest.param((("pp", 2),), ModelLayout(PP), {}, id="pp"),
     ],
 )
 def test_ranks_have_masters_of_their_parts(
-    two_ranks: World, start: Path, tmp_path: Path, axes: Axes, layout: ModelLayout
+    two_ranks: World, start: Path, tmp_path: Path, axes: Axes, layout: ModelLayout, sections: Sections
 ) -> None:
     """Float32 masters of bfloat16 weights are saved whole, and go on under another plan without losing a bit.
 
     Sums in another order round differently: less so than bfloat16 is off from float32.
     """
     first = Origin(start, start, None, 0)
-    _steps((), WHOLE, first, tmp_path / "wide", range(2), {})
-    _steps((), WHOLE, first, tmp_path / "alone", range(2), NARROW)
-    two_ranks.run(_steps, axes, layout, first, tmp_path / "split", range(2), NARROW)
+    narrow = {**sections, **NARROW}
+    _steps((), WHOLE, first, tmp_path / "wide", range(2), sections)
+    _steps((), WHOLE, first, tmp_path / "alone", range(2), narrow)
+    two_ranks.run(_steps, axes, layout, first, tmp_path / "split", range(2), narrow)
     wide, theirs, mine = (load_file(tmp_path / each / MOMENTS) for each in ("wide", "alone", "split"))
     assert 0 < _apart(mine, theirs, "exp_avg") < _apart(theirs, wide, "exp_avg")
     assert _apart(mine, theirs, "master") < 1e-3
@@ -213,8 +226,8 @@ def test_ranks_have_masters_of_their_parts(
     for name, each in weights.items():
         assert torch.equal(each, mine[f"{name}:master"].bfloat16())
     on = {name: Origin(tmp_path / name / MODEL, start, tmp_path / name, 2) for name in ("split", "alone")}
-    _steps((), WHOLE, on["split"], tmp_path / "moved", range(2, 2), NARROW)
-    two_ranks.run(_steps, axes, layout, on["alone"], tmp_path / "back", range(2, 2), NARROW)
+    _steps((), WHOLE, on["split"], tmp_path / "moved", range(2, 2), narrow)
+    two_ranks.run(_steps, axes, layout, on["alone"], tmp_path / "back", range(2, 2), narrow)
     for one, other in (("split", "moved"), ("alone", "back")):
         before, after = (load_file(tmp_path / each / MOMENTS) for each in (one, other))
         assert before.keys() == after.keys()

@@ -1,24 +1,29 @@
-"""Models that lie on ranks in parts: which workers can do, and which are refused by name."""
+"""Models that lie on ranks in parts: which workers can do, which are refused, and whose devices are counted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.runtime.conftest import TINY, tiny_recipe
 from tests.runtime.test_models import other_model, shared
+from tests.runtime.test_ranks_of_runs import trained_in_shares
 
+from rpeg.errors import Fault
 from rpeg.graph.stage import StageKind
 from rpeg.plan.bind import bind_local
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.prepare import outline_of
 from rpeg.runtime.support_layout import binding_faults
+from rpeg.runtime.world import _own_device
 
 TP = {"shard": (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"))}
 ZERO = {"zero": 3}
+LAUNCHED = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}
 PPO: dict[str, Any] = {"algorithm": {"name": "ppo"}}
 
 
@@ -93,3 +98,29 @@ def test_a_critic_is_looked_at_not_the_policy(tmp_path: Path) -> None:
     deep = {"critic": {"path": str(other_model(tmp_path, layers=3))}}
     found = faults({**PPO, **deep}, "pp", {"shard": (("layers", "pp"),)})
     assert {where.partition(" ")[0] for where in found} == {"old_logp", "ref", "train_actor"}
+
+
+def device_faults(home: str) -> Iterator[Fault]:
+    recipe = tiny_recipe(algorithm={"staleness": 1}, run={"home": home})
+    graph = build_graph(recipe)
+    return binding_faults(recipe, graph, trained_in_shares(graph), lambda: outline_of(recipe))
+
+
+def test_devices_are_counted_where_nobody_deals_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rpeg.runtime.support_layout.device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    (fault,) = device_faults("processes")
+    text = "its ranks compute on the devices up to 2 of local.slot[1:3], and this machine has 1"
+    assert fault == Fault("trn", text, "plan for --cluster local:1, or set run.device=cpu")
+    assert not list(device_faults("ray"))
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    assert not list(device_faults("processes"))
+
+
+@pytest.mark.parametrize(("visible", "number"), [(4, 2), (1, 0)])
+def test_a_rank_takes_its_device_or_the_only_one_that_it_sees(
+    monkeypatch: pytest.MonkeyPatch, visible: int, number: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    assert _own_device(2) == number

@@ -54,6 +54,7 @@ def batch_script(job: Job) -> str:
         "job-name": job.name,
         "output": f"{job.name}-%j.log",
         "nodes": job.nodes,
+        "ntasks": job.nodes * job.tasks_per_node,
         "ntasks-per-node": job.tasks_per_node,
         "gpus-per-node": job.gpus_per_node or None,
         "time": job.time,

@@ -37,8 +37,12 @@ def launch(
     slurm: Annotated[bool, typer.Option("--slurm", help="Write a batch script for Slurm.")] = False,
     local: Annotated[int | None, typer.Option(min=2, help="Start so many processes on this machine.")] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the job.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each, with a process each.")] = 0,
-    tasks_per_node: Annotated[int | None, typer.Option(min=1, help="Processes of each; else one per GPU.")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(min=0, help="GPUs of each; else one per process with run.device=cuda, or none.")
+    ] = None,
+    tasks_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Processes of each; else one per GPU, or as many as the plan needs.")
+    ] = None,
     time: Annotated[str | None, typer.Option(help="Longest run of the job: 12:00:00.")] = None,
     partition: Annotated[str | None, typer.Option(help="Partition of the job.")] = None,
     account: Annotated[str | None, typer.Option(help="Account of the job.")] = None,
@@ -60,27 +64,36 @@ def launch(
     options = {"--run-dir": run_dir, "--plan": plan}
     given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     command = [sys.executable, "-m", "rpeg", "train", recipe, *said, *given, *(["--resume"] if resume else [])]
-    per_node = local or tasks_per_node or max(1, gpus_per_node)
-    _check_number(bind(build(loaded)), nodes if slurm else 1, per_node)
+    workers = _workers_with_devices(bind(build(loaded)))
+    per_node = local or tasks_per_node or gpus_per_node or max(1, workers // nodes)
+    gpus = (per_node if loaded.run.device.startswith("cuda") else 0) if gpus_per_node is None else gpus_per_node
+    _check_numbers(workers, nodes if slurm else 1, per_node, gpus)
     if local is not None:
         raise typer.Exit(_start(command, local))
-    job = Job(loaded.name, command, nodes, per_node, gpus_per_node, time, partition, account)
+    job = Job(loaded.name, command, nodes, per_node, gpus, time, partition, account)
     script = out or Path(f"{loaded.name}.sbatch")
     script.write_text(batch_script(job))
     typer.echo(_submit(script) if submit else f"{script}: submit it with sbatch {script}")
 
 
-def _check_number(plan: Plan, nodes: int, per_node: int) -> None:
-    """Refuse another number of processes than there are workers with a device.
+def _workers_with_devices(plan: Plan) -> int:
+    """Return how many workers of a plan have a device: the ranks of all meshes but those of hosts."""
+    from rpeg.plan.mesh import num_ranks
+
+    return sum(num_ranks(mesh) for mesh in plan.meshes if not mesh.where.startswith("local.host"))
+
+
+def _check_numbers(workers: int, nodes: int, per_node: int, gpus: int) -> None:
+    """Refuse another number of processes than there are workers with a device, and fewer GPUs than processes.
 
     Raises:
         RecipeError: with both numbers.
     """
-    from rpeg.plan.mesh import num_ranks
-
-    ranks = sum(num_ranks(mesh) for mesh in plan.meshes if not mesh.where.startswith("local.host"))
-    if ranks != nodes * per_node:
-        text = f"{nodes} x {per_node} processes, and the plan has {ranks} workers with a device"
+    if 0 < gpus < per_node:
+        text = f"is {gpus}, and every node has {per_node} processes, which take one each"
+        raise RecipeError("rpeg launch", [Fault("--gpus-per-node", text, "ask for as many, or for 0: run.device=cpu")])
+    if workers != nodes * per_node:
+        text = f"{nodes} x {per_node} processes, and the plan has {workers} workers with a device"
         remedy = "start as many, or choose another plan (algorithm.staleness=1 has two workers)"
         raise RecipeError("rpeg launch", [Fault("nodes x processes", text, remedy)])
 

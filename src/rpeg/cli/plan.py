@@ -71,7 +71,7 @@ def plan(
     outcome, part = find_for(_objective(objective), task.graph, task.workload, system, goal, used)
     plans = ranked(outcome, task.workload, part, used)
     if out is not None:
-        _write(out, plans[0].found, recipe, part.name)
+        _write(out, plans[0].found, task, recipe, part.name)
     if json:
         typer.echo(json_text.dumps({**as_json(outcome, plans), "assumed": task.assumed}))
         return
@@ -88,10 +88,13 @@ def _objective(name: str) -> Objective:
     return Objective(name)
 
 
-def _write(path: Path, found: Found, recipe: str, cluster: str) -> None:
+def _write(path: Path, found: Found, task: Task, recipe: str, cluster: str) -> None:
+    from rpeg.plan.bind import sampled_by
     from rpeg.search.bundle import Bundle, write_bundle
 
-    write_bundle(path, Bundle(found.priced.plan, found.structure.graph, Path(recipe).stem, cluster))
+    graph = found.structure.graph
+    plan = sampled_by(graph, found.priced.plan, task.sampler)
+    write_bundle(path, Bundle(plan, graph, Path(recipe).stem, cluster))
 
 
 def _show_fixed(found: Prediction, task: Task, json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -149,7 +150,7 @@ def graph_and_plan(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe]
     from rpeg.recipe.graph import build_graph
 
     if path is None:
-        return build_graph, bind_local
+        return build_graph, partial(bind_local, engine=recipe.sampling.engine)
     from rpeg.search.bundle import read_bundle
 
     bundle, own = read_bundle(path), build_graph(recipe)

@@ -43,6 +43,8 @@ class Task:
     """Profile of what runs it on this machine: RPEG itself, in threads or in processes; of a workload nothing does."""
     weights: str = ""
     """Number format of the weights that a recipe trains; a workload leaves it to the software."""
+    sampler: str = "torch"
+    """Engine that samples, as bindings call it."""
 
     @property
     def has_ranks(self) -> bool:
@@ -132,7 +134,8 @@ def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
         micro_batch_tokens=float(recipe.optimizer.micro_batch_tokens),
         slots=float(recipe.sampling.slots or graph.batch_rows),
     )  # fmt: skip
-    return Task(graph, workload, tuple(assumed), True, _ENGINES[recipe.run.home], recipe.model.weights)
+    sampler = recipe.sampling.engine
+    return Task(graph, workload, tuple(assumed), True, _ENGINES[recipe.run.home], recipe.model.weights, sampler)
 
 
 def _trained_shape(model: ModelSection) -> ModelShape:

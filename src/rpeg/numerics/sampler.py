@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rpeg.errors import Fault, ModelError
 from rpeg.numerics.decoder import Decoder
 from rpeg.numerics.running import Running
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.numerics.value_head import ValueHead, named_weights
+from rpeg.numerics.weight_faults import check_weights
 
 __all__ = ["TorchSampler"]
 
@@ -40,15 +40,8 @@ class TorchSampler:
         """
         # A tied weight has several names in the state dict and one among the parameters: that one is enough.
         parameters = named_weights(self.model, self.head)
-        targets, needed = {**self.model.state_dict(), **parameters}, parameters.keys()
-        faults = [Fault(name, "is missing among the weights") for name in sorted(needed - weights.keys())]
-        faults += [Fault(name, "is not in the sampler's model") for name in sorted(weights.keys() - targets.keys())]
-        for name in sorted(weights.keys() & targets.keys()):
-            given, wanted = tuple(weights[name].shape), tuple(targets[name].shape)
-            if given != wanted:
-                faults.append(Fault(name, f"has shape {given}, but {wanted} in the sampler's model"))
-        if faults:
-            raise ModelError(f"weights of version {version}", faults)
+        targets = {**self.model.state_dict(), **parameters}
+        check_weights(weights, version, {name: each.shape for name, each in targets.items()}, parameters)
         for name, weight in weights.items():
             targets[name].copy_(weight)
         self.version = version

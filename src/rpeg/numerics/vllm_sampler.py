@@ -29,6 +29,7 @@ from rpeg.errors import Fault, ModelError, RunFault
 from rpeg.numerics.draws import seed_streams
 from rpeg.numerics.prompt_faults import check_prompts, written_of
 from rpeg.numerics.samples import Sampled, SamplingParams
+from rpeg.numerics.weight_faults import check_weights
 
 __all__ = ["PROBE_LIMITS", "VllmSampler"]
 
@@ -87,16 +88,7 @@ class VllmSampler:
 
         Raises `ModelError` with every name that is missing, unknown or of another shape; nothing is copied then.
         """
-        missing = sorted(set(self._needed) - weights.keys())
-        faults = [Fault(name, "is missing among the weights") for name in missing]
-        for name, weight in sorted(weights.items()):
-            given, wanted = tuple(weight.shape), self._shapes.get(name)
-            if wanted is None:
-                faults.append(Fault(name, "is not in the sampler's model"))
-            elif given != wanted:
-                faults.append(Fault(name, f"has shape {given}, but {wanted} in the sampler's model"))
-        if faults:
-            raise ModelError(f"weights of version {version}", faults)
+        check_weights(weights, version, self._shapes, self._needed)
         found = [(name, weights[name].detach()) for name in self._needed]
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(found)})
         self._engine.apply_model(_pack_heads)

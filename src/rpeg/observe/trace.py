@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from rpeg.errors import Fault, RunFolderError
+from rpeg.hardware.nodes import natural_order
 from rpeg.observe.json_files import JsonLines, read_json_lines, write_text
 
 __all__ = [
+    "RankSpan",
     "Span",
     "busy_shares",
     "chrome_trace",
@@ -21,6 +24,20 @@ __all__ = [
 ]
 
 _UNBOUND = "no resource"
+_Part = tuple[str, float, float]
+"""A slice of a trace: the track it is on, start and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpan:
+    """What one rank of a mesh did of a firing."""
+
+    worker: str
+    """Name of the rank's worker: ``trn/1``."""
+    start_s: float
+    """Start, in seconds since the run began, on the clock of the controller."""
+    end_s: float
+    """End, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +66,9 @@ class Span:
     """Version of the weights that it read or wrote; None where it uses none."""
     bytes: int = 0
     """Bytes that it moved to its devices or away from them, or sent to other ranks."""
+    ranks: tuple[RankSpan, ...] = ()
+    """When each rank worked on it, in their order; empty on a mesh of one rank. The firing begins with the first
+    and ends with the last of them."""
 
     @property
     def duration_s(self) -> float:
@@ -66,8 +86,13 @@ class Span:
         Raises:
             TypeError: if a required key is missing.
         """
-        known = {field.name: row[field.name] for field in fields(cls) if field.name in row}
-        return cls(**{**known, "resources": tuple(known.get("resources", ()))})  # type: ignore[arg-type]
+        known = _known(cls, row)
+        ranks = tuple(RankSpan(**_known(RankSpan, rank)) for rank in known.pop("ranks", ()))
+        return cls(**{**known, "resources": tuple(known.get("resources", ())), "ranks": ranks})
+
+
+def _known(cls: type[Span | RankSpan], row: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: row[field.name] for field in fields(cls) if field.name in row}
 
 
 def write_spans(path: Path, spans: Iterable[Span]) -> None:
@@ -92,33 +117,48 @@ def read_spans(path: Path) -> Iterator[Span]:
 def chrome_trace(spans: Iterable[Span], name: str) -> dict[str, object]:
     """Return spans in Chrome's trace event format, which Perfetto opens.
 
-    One process called ``name``, one thread per resource; a resource whose spans overlap gets further threads, because
-    viewers drop a slice that begins inside another one and ends after it. Times are microseconds.
+    One process called ``name``, one thread per resource, or per rank where a mesh has several; one whose spans overlap
+    gets further threads, because viewers drop a slice that begins inside another one and ends after it. Times are
+    microseconds.
     Source: "Trace Event Format", Google, complete events ("X") and metadata events ("M").
     """
     lanes: dict[tuple[str, int], float] = {}
-    slices: list[tuple[tuple[str, int], Span]] = []
-    for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
-        for resource in span.resources or (_UNBOUND,):
-            lane = 1
-            while lanes.get((resource, lane), span.start_s) > span.start_s:
-                lane += 1
-            lanes[resource, lane] = span.end_s
-            slices.append(((resource, lane), span))
-    threads = {lane: number for number, lane in enumerate(sorted(lanes), 1)}
+    slices: list[tuple[tuple[str, int], _Part, Span]] = []
+    parts = [(part, span) for span in spans for part in _parts(span)]
+    for part, span in sorted(parts, key=lambda pair: pair[0][1:]):
+        track, start_s, end_s = part
+        lane = 1
+        while lanes.get((track, lane), start_s) > start_s:
+            lane += 1
+        lanes[track, lane] = end_s
+        slices.append(((track, lane), part, span))
+    threads = {lane: number for number, lane in enumerate(sorted(lanes, key=_in_order), 1)}
     events: list[dict[str, object]] = [_metadata("process_name", 0, {"name": name})]
-    for (resource, lane), number in threads.items():
-        events.append(_metadata("thread_name", number, {"name": resource if lane == 1 else f"{resource} ({lane})"}))
+    for (track, lane), number in threads.items():
+        events.append(_metadata("thread_name", number, {"name": track if lane == 1 else f"{track} ({lane})"}))
         events.append(_metadata("thread_sort_index", number, {"sort_index": number}))
-    events.extend(_slice(span, threads[lane]) for lane, span in slices)
+    events.extend(_slice(span, part, threads[lane]) for lane, part, span in slices)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _parts(span: Span) -> list[_Part]:
+    """Return where a span is shown: as what each rank did, else on all resources that it held."""
+    if span.ranks:
+        return [(rank.worker, rank.start_s, rank.end_s) for rank in span.ranks]
+    return [(resource, span.start_s, span.end_s) for resource in span.resources or (_UNBOUND,)]
+
+
+def _in_order(lane: tuple[str, int]) -> tuple[list[tuple[str, int]], int]:
+    track, number = lane
+    return natural_order(track), number
 
 
 def _metadata(kind: str, thread: int, args: dict[str, object]) -> dict[str, object]:
     return {"ph": "M", "name": kind, "pid": 1, "tid": thread, "args": args}
 
 
-def _slice(span: Span, thread: int) -> dict[str, object]:
+def _slice(span: Span, part: _Part, thread: int) -> dict[str, object]:
+    _, start_s, end_s = part
     args = {name: getattr(span, name) for name in ("event", "firing", "step", "rows", "tokens", "version", "bytes")}
     return {
         "ph": "X",
@@ -126,8 +166,8 @@ def _slice(span: Span, thread: int) -> dict[str, object]:
         "cat": "stage",
         "pid": 1,
         "tid": thread,
-        "ts": span.start_s * 1e6,
-        "dur": span.duration_s * 1e6,
+        "ts": start_s * 1e6,
+        "dur": (end_s - start_s) * 1e6,
         "args": args,
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators, lead, staleness
 from rpeg.graph.stage import Stage, StageKind
@@ -10,17 +12,30 @@ from rpeg.plan.orders import alone, dealt, depths, in_sequence, rendezvous
 from rpeg.plan.plan import Binding, Layout, Mesh, Plan
 from rpeg.plan.rules import check_plan
 
-__all__ = ["HOST", "bind_local"]
+__all__ = ["HOST", "ROLLING", "SAMPLING", "bind_local", "sampled_by"]
 
 HOST = "host"
 """The mesh of stages that need no accelerator: verifiers and advantages."""
 
+SAMPLING = (StageKind.GENERATE, StageKind.EVALUATE)
+"""Kinds of stages whose engine samples; all others compute with torch."""
+ROLLING = (*SAMPLING, StageKind.PULL)
+"""Kinds of stages that a worker has a sampler for, one for all of them."""
+
 _ON_HOST = (StageKind.VERIFY, StageKind.ADVANTAGE, StageKind.FILTER, StageKind.SOURCE)
-_ROLLING = (StageKind.GENERATE, StageKind.PULL, StageKind.EVALUATE)
 
 
-def bind_local(graph: Graph) -> Plan:
-    """Return the plan for one machine.
+def sampled_by(graph: Graph, plan: Plan, engine: str) -> Plan:
+    """Return the plan with ``engine`` for all that samples."""
+    bindings = tuple(
+        replace(binding, engine=engine) if graph.stage_of[binding.stage].kind in SAMPLING else binding
+        for binding in plan.bindings
+    )
+    return replace(plan, bindings=bindings)
+
+
+def bind_local(graph: Graph, engine: str = "torch") -> Plan:
+    """Return the plan for one machine, on which ``engine`` samples.
 
     A synchronous graph is colocated on one slot, in the order of its dependences. One with staleness k is split: slot 0
     generates k steps ahead (shift k) and installs weights between batches, slot 1 trains.
@@ -43,9 +58,8 @@ def bind_local(graph: Graph) -> Plan:
         return -depth[event.stage] if is_downstream else depth[event.stage] - is_split * len(depth), event.firing
 
     slots = in_sequence(alone(graph, bindings, shifts), first)
-    return check_plan(
-        graph, Plan(graph.digest(), meshes, bindings, dealt(slots, meshes, bindings, rendezvous(graph, bindings), None))
-    )
+    plan = Plan(graph.digest(), meshes, bindings, dealt(slots, meshes, bindings, rendezvous(graph, bindings), None))
+    return check_plan(graph, sampled_by(graph, plan, engine))
 
 
 def _mesh(stage: Stage, is_split: bool) -> str:
@@ -53,4 +67,4 @@ def _mesh(stage: Stage, is_split: bool) -> str:
         return HOST
     if not is_split:
         return "all"
-    return "roll" if stage.kind in _ROLLING else "trn"
+    return "roll" if stage.kind in ROLLING else "trn"

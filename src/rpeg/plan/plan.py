@@ -110,6 +110,7 @@ class Binding:
     pipeline: Pipeline | None = None
     recompute: Recompute = Recompute.NONE
     engine: str = "torch"
+    """What computes; where a stage samples it may be another one, such as ``vllm``."""
     pack: bool = False
     """Whether rows of a micro-batch are laid end to end instead of being padded."""
     balance: Balance = Balance.ROWS

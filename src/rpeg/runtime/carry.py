@@ -15,6 +15,11 @@ steps on average, whatever their lengths. What the contract promises of a single
 
 A step can always be made of groups that begin in it, so however much is thrown away it has all its groups. All that
 goes on is prefilled anew by the weights of the step, so a resumed run writes the same tokens.
+
+Of several ranks each hands out an equal part of the step's groups, whichever of its own are complete first. What is
+carried over is dealt to them anew in every step, the oldest first and in turns, so any number of ranks goes on with
+what any other has left. The prompts next in line are dealt in turns, too: a rank that begins fewer than another leaves
+those that it passes over among what is carried, without a token.
 """
 
 from __future__ import annotations
@@ -27,12 +32,13 @@ import torch
 
 from rpeg.graph.contract import Enforce
 from rpeg.graph.graph import Graph
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.sampler import TorchSampler
 from rpeg.numerics.samples import Sampled, SamplingParams
 from rpeg.runtime.conversation import Conversation, Ending
 from rpeg.runtime.rows import Ragged, Rows
 
-__all__ = ["Carried", "Carry", "Window", "carry_of"]
+__all__ = ["Carried", "Carry", "Window", "carry_of", "dealt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +97,24 @@ class Carried:
     """One per answer."""
     answers: list[Conversation]
     left: Rows
-    """What is carried over, one row per answer, and the prompt that is next in line."""
+    """What is carried over, one row per answer, and, from the last rank, the prompt that is next in line."""
     metrics: dict[str, float]
-    """How much began, is carried over and was thrown away, and how old it was."""
+    """How much began, is carried over and was thrown away, and how old it was, on all ranks together."""
+
+
+def dealt(carried: Rows, ranks: int) -> list[Rows]:
+    """Return the part of every rank of what a step has left: groups in turns, the oldest first, and who is next."""
+    began, numbers = carried.tensor("began").tolist(), carried.tensor("number").tolist()
+    groups = sorted({pair for pair in zip(began, numbers, strict=True) if pair[1] != numbers[-1]})
+    rank_of = {number: place % ranks for place, (_, number) in enumerate(groups)}
+    return [
+        carried.picked([row for row, number in enumerate(numbers) if rank_of.get(number, rank) == rank])
+        for rank in range(ranks)
+    ]
 
 
 class Window:
-    """The groups of one step: what was carried over, and what begins."""
+    """The groups of one step on one rank: what was carried over, and what begins."""
 
     def __init__(
         self,
@@ -107,6 +124,7 @@ class Window:
         group: int,
         longest_prompt: int,
         source: Callable[[int], Rows],
+        peers: Peers,
     ) -> None:
         """Prepare to sample.
 
@@ -116,8 +134,10 @@ class Window:
             carry: how much a sample may write, and how long it may take.
             group: answers to a prompt.
             longest_prompt: tokens of a prompt at most.
-            source: gives the prompts of a step.
+            source: gives the prompts of a step, which divide by the ranks.
+            peers: the ranks, which sample the same step at the same time.
         """
+        self._peers = peers
         self._params, self._carry, self._group, self._source = params, carry, group, source
         reach = longest_prompt + params.max_new_tokens
         self._slots = sampler.slots
@@ -125,16 +145,17 @@ class Window:
         self._writers: list[tuple[_Group, Conversation]] = []
         """Of every sample of the running batch, in the order in which they were added."""
         self._groups: list[_Group] = []
-        self._next = 0
-        """Number of the prompt that is next in line."""
-        self._size = 0
-        """Groups of a step."""
+        self._next, self._num_begun = 0, 0
+        """Number of the prompt that was next in line before the step, and how many this rank has begun in it."""
+        self._prompts = self._size = 0
+        """Groups of a step, and those that this rank hands out."""
 
     def sample(self, step: int, carried: Rows | None) -> Carried:
         """Go on with what the step before has left until enough groups are complete, those that must be among them."""
-        self._size = len(self._source(step))
+        self._prompts = len(self._source(step))
+        self._size = self._prompts // self._peers.count
         self._groups = _unpacked(carried, self._group) if carried is not None else []
-        self._next = self._groups.pop().number if self._groups else step * self._size
+        self._next = self._groups.pop().number if self._groups else step * self._prompts
         due = self._due(step) if self._carry.enforce is Enforce.WAIT else []
         self._resume(due, None)
         self._resume([each for each in self._groups if each not in due], self._carry.budget)
@@ -149,17 +170,29 @@ class Window:
             [each.row for each in taken],
             [each.prompt for each in taken for _ in each.answers],
             [answer for each in taken for answer in each.answers],
-            _packed([*left, self._asked(self._next, step + 1)]),
+            _packed([*left, *self._following(step)]),
             self._metrics(step, taken, left, dropped),
         )
 
+    def _following(self, step: int) -> list[_Group]:
+        """Return the prompts that this rank passes over, and on the last rank the one that is next in line for all."""
+        most_begun = self._peers.greatest(self._num_begun)
+        passed = [self._asked(self._of_turn(turn), step + 1) for turn in range(self._num_begun, most_begun)]
+        is_last = self._peers.number == self._peers.count - 1
+        return [*passed, *([self._asked(self._next + most_begun * self._peers.count, step + 1)] if is_last else [])]
+
+    def _of_turn(self, turn: int) -> int:
+        """Return the number of the prompt that this rank begins as its ``turn``-th of the step."""
+        return self._next + turn * self._peers.count + self._peers.number
+
     def _write(self, step: int, due: list[_Group]) -> None:
         """Decode, and let prompts begin, until as many groups as a step has are complete, all due ones among them."""
-        size = self._size
-        most, free = size + self._carry.most_groups, self._slots - len(self._writers)
-        self._begin(max(size - len(self._groups), min(most - len(self._groups), free // self._group)), step)
+        size, free = self._size, self._slots - len(self._writers)
+        (num_carried,) = self._peers.counts(len(self._groups))
+        most = (self._prompts + self._carry.most_groups - int(num_carried)) // self._peers.count  # the same for all
+        self._begin(max(size - len(self._groups), min(most, free // self._group)), step)
         while sum(each.is_complete for each in self._groups) < size or not all(each.is_complete for each in due):
-            if self._running.has_room and len(self._groups) < most:
+            if self._running.has_room and self._num_begun < most:
                 self._begin(1, step)
             elif self._running.is_busy:
                 self._hear(self._running.advance())
@@ -173,14 +206,19 @@ class Window:
 
     def _metrics(self, step: int, taken: list[_Group], left: list[_Group], dropped: list[_Group]) -> dict[str, float]:
         ages = [step - each.began for each in taken]
+        tokens = sum(len(answer.ids) for each in dropped for answer in each.answers)
+        begun = sum(each.began == step for each in self._groups)
+        stale = sum(age > 0 for age in ages)
+        sums = self._peers.counts(begun, len(dropped), tokens, len(left), sum(ages), stale)
+        oldest = self._peers.greatest(max((step + 1 - each.began for each in left), default=0))
         return {
-            "rows/begun": float(self._group * sum(each.began == step for each in self._groups)),
-            "rows/dropped": float(self._group * len(dropped)),
-            "carry/dropped_tokens": float(sum(len(answer.ids) for each in dropped for answer in each.answers)),
-            "carry/samples": float(self._group * len(left)),
-            "carry/age_max": float(max((step + 1 - each.began for each in left), default=0)),
-            "carry/age_mean": sum(ages) / len(ages),
-            "carry/stale": sum(age > 0 for age in ages) / len(ages),
+            "rows/begun": float(self._group * sums[0]),
+            "rows/dropped": float(self._group * sums[1]),
+            "carry/dropped_tokens": float(sums[2]),
+            "carry/samples": float(self._group * sums[3]),
+            "carry/age_max": float(oldest),
+            "carry/age_mean": sums[4] / self._prompts,
+            "carry/stale": sums[5] / self._prompts,
         }
 
     def _due(self, step: int) -> list[_Group]:
@@ -192,7 +230,7 @@ class Window:
 
     def _asked(self, number: int, step: int) -> _Group:
         """Return the prompt of this number, for which nothing has been written when it begins in ``step``."""
-        at, place = divmod(number, self._size)
+        at, place = divmod(number, self._prompts)
         asked = self._source(at).part(place, place + 1)
         (prompt,), row, seed = asked.ragged("tokens").rows(), asked.tensor("row"), asked.tensor("seed")
         answers = [Conversation() for _ in range(self._group)]
@@ -201,8 +239,8 @@ class Window:
     def _begin(self, count: int, step: int) -> None:
         """Let the next ``count`` prompts begin."""
         for _ in range(count):
-            begun = self._asked(self._next, step)
-            self._next += 1
+            begun = self._asked(self._of_turn(self._num_begun), step)
+            self._num_begun += 1
             self._groups.append(begun)
             seeds = [begun.seed + member for member in range(self._group)]
             self._running.add([begun.prompt], self._group, seeds, budget=self._carry.budget)

@@ -100,7 +100,7 @@ class Critic:
 
     def held(self, holder: Holder) -> Held:
         """Return the weights with the head's, the moments, or both."""
-        weights = (*self.model.parameters(), *self.learner.parameters)
+        weights = (*self._parallel.parameters().values(), *self.learner.parameters)
         return Held(holder.parts(weights, self.learner.moments))
 
     def save(self, folder: Path) -> None:

@@ -17,17 +17,17 @@ from __future__ import annotations
 import queue
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from rpeg.errors import WaitLimit
 from rpeg.graph.graph import Graph
-from rpeg.observe.trace import Span
-from rpeg.plan.events import EventGraph
+from rpeg.observe.trace import RankSpan, Span
+from rpeg.plan.events import Event, EventGraph
 from rpeg.plan.play import Firing
-from rpeg.runtime.group import Groups
+from rpeg.runtime.group import Groups, Ran
 from rpeg.runtime.hauls import Hauls
 from rpeg.runtime.store import Store
 from rpeg.runtime.task import Outcome, Progress, Task
@@ -42,8 +42,8 @@ Finished = Callable[[Span, Outcome], None]
 StepDone = Callable[[int], None]
 """Hears of every step (from 1) whose events have all fired."""
 _Done = tuple[Firing, Sequence[int], Task | None, "Future[Any] | None"]
-_Ended = tuple[Sequence[int], Outcome, tuple[float, float]]
-"""Arcs that get their tokens now, what was made, start and end on the clock of the run."""
+_Ended = tuple[Sequence[int], Outcome, Sequence[RankSpan]]
+"""Arcs that get their tokens now, what was made, and when each rank worked on it on the clock of the run."""
 _FOR_ROWS = ("data:", "keep:", "drain:", "room:", "transfer:")
 """Reasons of arcs whose tokens say that the rows of a firing are there, and its weights no longer needed."""
 
@@ -69,7 +69,7 @@ class WallClock:
         self._on_finished, self._on_step_done = hear
         self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self._under_way: dict[Firing, float] = {}
-        self._began_s: dict[Firing, float] = {}  # on the worker, of firings that take several calls
+        self._began_s: dict[Firing, Mapping[str, float]] = {}  # by worker, of firings that take several calls
         self._released: dict[Firing, list[int]] = {}  # the arcs that still have to get their tokens
         self._started: dict[str, deque[Firing]] = defaultdict(deque)  # of every event, until it has ended
         self._early: dict[Firing, _Ended] = {}  # what ended before an earlier firing of its event
@@ -120,11 +120,10 @@ class WallClock:
         if (ran := future.result() if future is not None else None) is None:
             self._finish(firing, Outcome())
             return [(firing, arcs)]
-        outcome, start_s, end_s = ran
-        start_s = self._began_s.setdefault(firing, start_s)
+        outcome = ran.outcome
+        self._began_s.setdefault(firing, {worker: start_s for worker, (start_s, _) in ran.times.items()})
         if outcome.progress is Progress.DONE:
-            times = (start_s - self._zero_s, end_s - self._zero_s)
-            return self._end(firing, (self._released.pop(firing, arcs), outcome, times))
+            return self._end(firing, (self._released.pop(firing, arcs), outcome, self._ranks(firing, ran)))
         assert task is not None, f"{firing.event} moves data and is not done"
         self._call(firing, arcs, task.again())
         if outcome.progress is Progress.RELEASED and firing not in self._released:
@@ -132,6 +131,14 @@ class WallClock:
             self._released[firing] = left
             return [(firing, freed)]
         return []
+
+    def _ranks(self, firing: Firing, ran: Ran) -> list[RankSpan]:
+        """Return what each rank did from its first call to the end of the last."""
+        began_s = self._began_s[firing]
+        return [
+            RankSpan(worker, began_s[worker] - self._zero_s, end_s - self._zero_s)
+            for worker, (_, end_s) in ran.times.items()
+        ]
 
     def _split(self, arcs: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the arcs that wait for a worker, and those that wait for what the firing makes."""
@@ -145,12 +152,9 @@ class WallClock:
         queue, found = self._started[firing.event], list[tuple[Firing, Sequence[int]]]()
         while queue and queue[0] in self._early:
             first = queue.popleft()
-            arcs, outcome, times = self._early.pop(first)
+            arcs, outcome, ranks = self._early.pop(first)
             del self._under_way[first], self._began_s[first]
-            event = self._events.event_of[first.event]
-            sizes = (outcome.num_rows, outcome.num_tokens, outcome.version, outcome.num_bytes)
-            span = Span(event.id, event.stage, event.firing, first.index + 1, event.resources, *times, *sizes)
-            self._on_finished(span, outcome)
+            self._on_finished(_span(self._events.event_of[first.event], first.index + 1, outcome, ranks), outcome)
             self._finish(first, outcome)
             found.append((first, arcs))
         return found
@@ -177,3 +181,11 @@ class WallClock:
         now = time.monotonic()
         waits = [f"  {f.event} of step {f.index + 1}, for {now - since:.0f} s" for f, since in self._under_way.items()]
         return "\n".join([f"nothing finished for {self._wait_limit_s:.0f} s; still waiting for:", *waits])
+
+
+def _span(event: Event, step: int, outcome: Outcome, ranks: Sequence[RankSpan]) -> Span:
+    """Return the one span of a firing; that of one rank is the rank's."""
+    times = (min(rank.start_s for rank in ranks), max(rank.end_s for rank in ranks))
+    sizes = (outcome.num_rows, outcome.num_tokens, outcome.version, outcome.num_bytes)
+    several = tuple(ranks) if len(ranks) > 1 else ()
+    return Span(event.id, event.stage, event.firing, step, event.resources, *times, *sizes, several)

@@ -129,12 +129,16 @@ class Flow:
         if len(parts) == self._group:
             step.complete.append(place)
 
+    def is_ready(self, step: int, count: int, places: range) -> bool:
+        """Return whether ``count`` groups of a step among ``places`` are complete."""
+        return sum(place in places for place in self._steps[step].complete) >= count
+
     def take(self, step: int, count: int, places: range) -> Taken | None:
         """Return the first ``count`` complete groups of a step among ``places``; None while there are not so many."""
+        if not self.is_ready(step, count, places):
+            return None
         found = self._steps[step]
         ready = sorted([place for place in found.complete if place in places][:count])
-        if len(ready) < count:
-            return None
         ended = [sampled for place in ready for sampled in sorted(found.ended.pop(place), key=lambda each: each.index)]
         found.complete = [place for place in found.complete if place not in ready]
         found.num_left -= count

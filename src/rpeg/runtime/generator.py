@@ -185,7 +185,8 @@ class Generator:
     def _go_on(self, flow: Flow, task: Task) -> Outcome:
         """Begin the groups of a step at its first firing, and hand out as many as a firing has once they are complete.
 
-        Where weights arrive in between, a call ends after some tokens, so that they can be installed.
+        Where weights arrive in between, a call ends after some tokens, so that they can be installed; ranks hand out
+        their groups in the same call, when all of them have theirs.
         """
         if not flow.has_begun(task.step):
             (version,) = task.versions.values()
@@ -196,23 +197,32 @@ class Generator:
                 self._install(flow, version)
             flow.add(task.step, task.groups, task.places)
         self._versions.load(flow.version)  # an evaluation or a pull may have given the sampler others
-        updates, prompts = self._recipe.algorithm.updates_per_step, self._recipe.algorithm.prompts
-        batch = task.firing * updates // task.num_firings  # an optimizer mini-batch trains on prompts of its own
-        first = task.step * prompts
-        places = range(first + batch * prompts // updates, first + (batch + 1) * prompts // updates)
-        while (taken := flow.take(task.step, prompts // task.num_firings // self._peers.count, places)) is None:
+        count, places = self._handed_out(task)
+        if self._is_refreshed and any(self._peers.counts(not flow.is_ready(task.step, count, places))):
             flow.advance()
-            if self._is_refreshed:
-                return Outcome(progress=Progress.RELEASED if flow.has_room else Progress.UNDER_WAY)
+            has_room = any(self._peers.counts(flow.has_room))  # a rank that has would wait for the others in vain
+            return Outcome(progress=Progress.RELEASED if has_room else Progress.UNDER_WAY)
+        while (taken := flow.take(task.step, count, places)) is None:
+            flow.advance()
         answers = [Conversation.of(sampled) for sampled in taken.samples]
         made = self._made(task, taken.prompts, answers, taken.rows, flow.version)
         return replace(made, places=tuple(taken.places))
+
+    def _handed_out(self, task: Task) -> tuple[int, range]:
+        """Return how many groups a firing has of this rank, and the places of those that may be among them."""
+        prompts, firings = self._recipe.algorithm.prompts, task.num_firings
+        # An optimizer mini-batch trains on prompts of its own, where a firing has not those of several.
+        parts = min(self._recipe.algorithm.updates_per_step, firings)
+        part, first = task.firing * parts // firings, task.step * prompts
+        places = range(first + part * prompts // parts, first + (part + 1) * prompts // parts)
+        return len(evenly(prompts // firings, self._peers.count)[self._peers.number]), places
 
     def _carry_on(self, carry: Carry, task: Task, version: int) -> Outcome:
         """Hand out the groups that are complete first, and carry the rest over."""
         assert self._source is not None, "the prompts of later steps are needed"
         group, longest = self._recipe.algorithm.group_size, self._recipe.data.max_prompt_tokens
-        window = Window(self._open_batches, self._params, carry, group, longest, self._source.rows)
+        source, peers = self._source.rows, self._peers
+        window = Window(self._open_batches, self._params, carry, group, longest, source, peers)
         done = window.sample(task.step, task.carried)
         made = self._made(task, done.prompts, done.answers, done.rows, version)
         metrics = {**made.metrics, **done.metrics}

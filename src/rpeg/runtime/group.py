@@ -18,12 +18,13 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rpeg.errors import RunFault, WorkerDied
 from rpeg.graph.graph import Graph
 from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.plan.mesh import coordinates, num_ranks
+from rpeg.plan.plan import Home as Rest
 from rpeg.plan.plan import Mesh, Plan
 from rpeg.runtime.homes.home import Home
 from rpeg.runtime.shares import Deal, deal
@@ -36,8 +37,18 @@ __all__ = ["Groups", "Ran", "worker_names"]
 _CAUSE_S = 2.0
 """How long a failure waits for its cause: that the other end of a connection is gone is heard before how it ended."""
 
-Ran = tuple[Outcome, float, float]
-"""An outcome with its start and end on the monotonic clock."""
+_Made = TypeVar("_Made")
+_Answer = tuple[Outcome, float, float]
+"""What one worker says: an outcome with its start and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a group did, and when, on the monotonic clock of this process."""
+
+    outcome: Outcome
+    times: Mapping[str, tuple[float, float]]
+    """Start and end on every worker, by its name, in the order of the ranks."""
 
 
 def worker_names(mesh: Mesh) -> list[str]:
@@ -83,24 +94,37 @@ class Groups:
         mesh = self._plan.mesh_named[binding.mesh]
         names = worker_names(mesh)
         if len(names) == 1:
-            return self._home.call(names[0], "run", task)
+            alone = self._home.call(names[0], "run", task)
+            return _then(alone, lambda answer: Ran(answer[0], _times(names, [answer])))
         shares = _Shares.of(mesh)
         dealt = deal(task, binding.balance, shares.count)
         tasks = dealt.tasks(task)
         calls = {
             name: self._home.call(name, "run", tasks[share]) for name, share in zip(names, shares.of_rank, strict=True)
         }
-        return _then(_all_of(calls), lambda ran: shares.joined(dealt, ran))
+        return _then(_all_of(calls), lambda answers: Ran(shares.joined(dealt, answers), _times(names, answers)))
 
-    def call(self, mesh: str, method: str, *args: object) -> Future[Any]:
-        """Call a method of the one worker of a mesh."""
-        (name,) = worker_names(self._plan.mesh_named[mesh])
-        return self._home.call(name, method, *args)
+    def move(self, mesh: str, data: str, to: Rest) -> Future[Ran]:
+        """Let every rank of a mesh bring its part of some data to its device, or send it away."""
+        names = worker_names(self._plan.mesh_named[mesh])
+
+        def joined(answers: list[_Answer]) -> Ran:
+            num_bytes = sum(outcome.num_bytes for outcome, _, _ in answers)
+            return Ran(Outcome(num_bytes=num_bytes), _times(names, answers))
+
+        return _then(self._on_all(mesh, "move", data, to), joined)
+
+    def let_go(self, mesh: str, data: tuple[str, ...]) -> Future[None]:
+        """Let every rank of a mesh give up the room of data that has not changed since it came."""
+        return _then(self._on_all(mesh, "let_go", data), lambda _: None)
 
     def save(self, mesh: str, folder: Path) -> Future[Any]:
         """Let a group write what its roles have learned into the folder of a checkpoint."""
+        return self._on_all(mesh, "save", folder)
+
+    def _on_all(self, mesh: str, method: str, *args: object) -> Future[list[Any]]:
         names = worker_names(self._plan.mesh_named[mesh])
-        return _all_of({name: self._home.call(name, "save", folder) for name in names})
+        return _all_of({name: self._home.call(name, method, *args) for name in names})
 
     def close(self) -> None:
         """End all workers; afterwards nothing of them is left, nor listens."""
@@ -129,15 +153,18 @@ class _Shares:
             found.append(number)
         return cls(tuple(found), prod(size for _, size in axes))
 
-    def joined(self, dealt: Deal, ran: Sequence[Ran]) -> Ran:
+    def joined(self, dealt: Deal, answers: Sequence[_Answer]) -> Outcome:
         """Return what the group did, from what its ranks did: of those with the same rows, the first one's.
 
         Bytes are of all ranks: those with the same rows have different parts of the weights.
         """
         first = [self.of_rank.index(share) for share in range(self.count)]
-        num_bytes = sum(each.num_bytes for each, _, _ in ran)
-        outcome = replace(dealt.joined([ran[rank][0] for rank in first]), num_bytes=num_bytes)
-        return outcome, min(start_s for _, start_s, _ in ran), max(end_s for _, _, end_s in ran)
+        num_bytes = sum(outcome.num_bytes for outcome, _, _ in answers)
+        return replace(dealt.joined([answers[rank][0] for rank in first]), num_bytes=num_bytes)
+
+
+def _times(names: Sequence[str], answers: Sequence[_Answer]) -> Mapping[str, tuple[float, float]]:
+    return {name: (start_s, end_s) for name, (_, start_s, end_s) in zip(names, answers, strict=True)}
 
 
 def _all_of(calls: Mapping[str, Future[Any]]) -> Future[list[Any]]:
@@ -183,11 +210,11 @@ def _named(name: str, error: BaseException) -> BaseException:
     return error if is_named else RunFault(f"worker {name}: {error}")
 
 
-def _then(future: Future[list[Ran]], make: Callable[[list[Ran]], Ran]) -> Future[Ran]:
+def _then(future: Future[Any], make: Callable[[Any], _Made]) -> Future[_Made]:
     """Return the future of what is made of a result."""
-    found: Future[Ran] = Future()
+    found: Future[_Made] = Future()
 
-    def hear(done: Future[list[Ran]]) -> None:
+    def hear(done: Future[Any]) -> None:
         try:
             found.set_result(make(done.result()))
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""What a plan says of data that is on its device only for a time, as calls of the worker that holds it.
+"""What a plan says of data that is on its device only for a time, as calls of the workers that hold it.
 
 ==============================  ==========================================================================
 in the event graph              call
@@ -9,7 +9,8 @@ the last stage of a time in     the task says what is let go of afterwards; a st
 which nothing is changed        made up for by `Worker.let_go`
 ==============================  ==========================================================================
 
-A worker does one thing after the other, so a move takes its turn between the stages of its mesh.
+A worker does one thing after the other, so a move takes its turn between the stages of its mesh. On a mesh of several
+ranks each moves its own part, and waits for no other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from rpeg.errors import Fault
 from rpeg.graph.graph import Graph
 from rpeg.plan.events import Event
 from rpeg.plan.firings import num_events
-from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Home as Rest
 from rpeg.plan.plan import Plan, Residency
 from rpeg.plan.shipments import Cause, hauls
@@ -60,7 +60,7 @@ class Hauls:
             return None
         assert shipment.home is not None, f"{shipment.name} has no home"
         to = Rest.HBM if shipment.cause is Cause.LOAD else shipment.home
-        return groups.call(shipment.src.mesh, "move", shipment.data, to)
+        return groups.move(shipment.src.mesh, shipment.data, to)
 
     def let_go_after(self, event: Event) -> tuple[str, ...]:
         """Return the data that has been used for the last time for now, and not changed, when an event is over."""
@@ -69,7 +69,7 @@ class Hauls:
     def let_go(self, groups: Groups, event: Event) -> Future[Any] | None:
         """Call for what the task of an event would say, if its stage rests; None where there is nothing to be done."""
         names = self.let_go_after(event)
-        return groups.call(self._plan.mesh_of(event.stage), "let_go", names) if names else None
+        return groups.let_go(self._plan.mesh_of(event.stage), names) if names else None
 
     @contextmanager
     def at_hand(self, groups: Groups, stage: str) -> Iterator[None]:
@@ -77,10 +77,10 @@ class Hauls:
         mesh, used = self._plan.mesh_of(stage), {access.data for access in self._graph.reads(stage)}
         names = tuple(stay.data for stay in self.stays(mesh) if stay.data in used)
         for name in names:
-            groups.call(mesh, "move", name, Rest.HBM).result()
+            groups.move(mesh, name, Rest.HBM).result()
         yield
         if names:
-            groups.call(mesh, "let_go", names).result()
+            groups.let_go(mesh, names).result()
 
 
 def residency_faults(graph: Graph, plan: Plan) -> Iterator[Fault]:
@@ -96,8 +96,6 @@ def residency_faults(graph: Graph, plan: Plan) -> Iterator[Fault]:
         elif not any(plan.mesh_of(stage) == mesh for stage in users):
             used_on = ", ".join(sorted({plan.mesh_of(stage) for stage in users}))
             yield Fault(data, f"{where} and comes to {mesh}, where nobody uses it", f"it is used on {used_on}")
-        elif (count := num_ranks(plan.mesh_named[mesh])) > 1:
-            yield Fault(data, f"{where} for the {count} ranks of {mesh}", "data is moved away on meshes of 1 rank yet")
         elif times[data, mesh] > 1:
             yield Fault(data, f"has {times[data, mesh]} residencies on {mesh}", "name all its times in one")
         else:

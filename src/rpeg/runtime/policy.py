@@ -248,7 +248,8 @@ class Policy:
 
     def held(self, holder: Holder) -> Held:
         """Return the weights with the head's, the moments, or both."""
-        weights = (*self.model.parameters(), *self.learner.parameters)
+        # Not the module's, which may show what was gathered for a pass.
+        weights = (*self.parallel.parameters().values(), *self.learner.parameters)
         return Held(holder.parts(weights, self.learner.moments))
 
     def save(self, folder: Path) -> None:

@@ -58,7 +58,7 @@ class FrozenReference:
         return self._passes.logprob_column(rows, self._model)
 
     def held(self, holder: Holder) -> Held:
-        """Return the weights."""
+        """Return the weights, or this rank's part of them."""
         return Held(tuple(self._model.parameters().values()))
 
 

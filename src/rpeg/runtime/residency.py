@@ -5,7 +5,8 @@
     move to the device      they get room again and are filled from the copy
 
 The tensors stay the same objects, so that an optimizer keeps its parameters. While data is away they have no elements:
-a pass over them cannot succeed, and a stage that needs them is refused before it begins.
+a pass over them cannot succeed, and a stage that needs them is refused before it begins. Every rank of a mesh moves
+what it holds itself; of what FSDP2 shares out that is its share.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Protocol
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from rpeg.graph.graph import Graph
 from rpeg.plan.plan import Home
@@ -90,8 +92,8 @@ class Resident:
         self._shelf, self._device = shelf, device
         self._copied: list[int] | None = None
         # Only what is away is held on to: what is here may be let go of for good, such as weights of an old version.
-        self._kept: list[_Room] = []
-        self._remade: list[_Room] = []
+        self._kept: list[_Room | _SharedRoom] = []
+        self._remade: list[_Room | _SharedRoom] = []
         self._on_return: Callable[[], None] | None = None
         self.is_away = False
 
@@ -133,13 +135,19 @@ class Resident:
     def _num_bytes(self) -> int:
         return sum(room.num_bytes for room in self._kept)
 
-    def _rooms(self, tensors: Iterable[Tensor]) -> list[_Room]:
+    def _rooms(self, tensors: Iterable[Tensor]) -> list[_Room | _SharedRoom]:
         """Return the memory of tensors: of what is not on the device none is given up."""
         found: dict[object, list[Tensor]] = {}
+        shares: dict[object, Tensor] = {}
         for tensor in tensors:
-            if tensor.device.type == self._device.type and tensor.numel():
+            if tensor.device.type != self._device.type:
+                continue
+            if isinstance(tensor, DTensor):
+                share = tensor.to_local().detach()
+                shares[share.untyped_storage().data_ptr()] = share
+            elif tensor.numel():
                 found.setdefault(_place(tensor), []).append(tensor)
-        return [_Room(each) for each in found.values()]
+        return [*map(_Room, found.values()), *(_SharedRoom(each) for each in shares.values() if each.numel())]
 
 
 class _Room:
@@ -168,6 +176,24 @@ class _Room:
             room.copy_(values)
         for tensor in self._tensors:
             tensor.data = room
+
+
+class _SharedRoom:
+    """A rank's share of a tensor. FSDP2 has tensors of its own that show it, so its memory itself comes and goes."""
+
+    def __init__(self, share: Tensor) -> None:
+        self._storage = share.untyped_storage()
+        self.num_bytes = self._storage.nbytes()
+        self.tensor = torch.empty(0, dtype=share.dtype, device=share.device).set_(self._storage)
+
+    def give_up(self) -> None:
+        self._storage.resize_(0)
+
+    def take(self, device: torch.device, values: Tensor | None = None) -> None:
+        assert device.type == self.tensor.device.type, f"a share on {self.tensor.device} cannot come to {device}"
+        self._storage.resize_(self.num_bytes)
+        if values is not None:
+            self.tensor.copy_(values)
 
 
 class Residents:

@@ -14,6 +14,7 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.numerics.parallel.build import WHOLE, ModelLayout
 from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
+from rpeg.plan.bind import ROLLING
 from rpeg.plan.plan import Binding
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import open_rewards
@@ -29,7 +30,6 @@ from rpeg.runtime.policy import Policy
 from rpeg.runtime.reference import AdapterOff, AverageReference, FrozenReference, Reference
 from rpeg.runtime.reward_model import RewardRole
 from rpeg.runtime.rows import Ragged, Rows
-from rpeg.runtime.samplers import SAMPLING
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.transport import Transport
 from rpeg.runtime.world import ALONE, Ranks
@@ -158,7 +158,7 @@ class Roles:
         """What samples."""
         origin = self._origin
         judge = self.judge if self._recipe.algorithm.dynamic_sampling is not None else None
-        layout, _ = self._laid_out(stage for stage in self._graph.stages if stage.kind in SAMPLING)
+        layout, _ = self._laid_out(stage for stage in self._graph.stages if stage.kind in ROLLING)
         return Generator(
             self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, self._ranks, layout,
             values=self._records_values, transport=self._transport,

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rpeg.graph.graph import Graph
@@ -65,7 +66,7 @@ def train(
     *,
     resume: bool = False,
     build: Callable[[Recipe], Graph] = build_graph,
-    bind: Callable[[Graph], Plan] = bind_local,
+    bind: Callable[[Graph], Plan] | None = None,
 ) -> RunSummary:
     """Train as the recipe says; what is saved in the run folder stays usable whatever happens.
 
@@ -77,14 +78,14 @@ def train(
         write_report: called at the end, however the run ends; returns where the report is.
         resume: go on from the newest complete checkpoint.
         build: makes the graph of the recipe.
-        bind: makes the plan of that graph.
+        bind: makes the plan of that graph; None takes the one for this machine.
 
     Raises:
         InvalidInput: before anything is started or written, when the recipe cannot work.
         RunFault: when the run cannot go on.
     """
     source = check_inputs(recipe, build)
-    graph, plan, events = planned(recipe, build, bind)
+    graph, plan, events = planned(recipe, build, bind or partial(bind_local, engine=recipe.sampling.engine))
     folder = open_folder()
     with folder.lock(), Interrupt(listener.on_message) as interrupt:
         start = find_start(recipe, folder, listener, resume=resume)
@@ -200,7 +201,7 @@ class _Run:
         def spec(mesh: str, place: Place | None) -> WorkerSpec:
             bindings = tuple(binding for binding in self._plan.bindings if binding.mesh == mesh)
             stages = tuple(binding.stage for binding in bindings)
-            stays, away = self._hauls.stays(mesh), self.folder.away / mesh
+            stays, away = self._hauls.stays(mesh), self.folder.away / mesh / str(place.rank if place else 0)
             return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, bindings, place, stays, away)
 
         groups.spawn(spec, self._recipe.run.wait_limit_s)
@@ -211,7 +212,7 @@ class _Run:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
                 with self._hauls.at_hand(groups, stage.name):
-                    outcome, _, _ = groups.run(task).result()
+                    outcome = groups.run(task).result().outcome
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)

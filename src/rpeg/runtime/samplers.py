@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from rpeg.errors import Fault, RecipeError
-from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import model_folder_faults
 from rpeg.numerics.parallel.build import ModelLayout
 from rpeg.numerics.parallel.split_sampler import SplitSampler
@@ -24,10 +23,7 @@ from rpeg.numerics.vllm_sampler import VllmSampler
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.world import Ranks
 
-__all__ = ["SAMPLING", "Sampler", "check_sampler", "open_sampler"]
-
-SAMPLING = (StageKind.GENERATE, StageKind.EVALUATE, StageKind.PULL)
-"""Kinds of stages for which a worker has a sampler, one for all of them."""
+__all__ = ["Sampler", "check_sampler", "open_sampler"]
 
 _CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Widths of heads for which vLLM 0.32 computed attention right on a CPU; for 8, 16, 24, 40, 56, 72 and 144 it has no

@@ -14,6 +14,7 @@ import torch
 
 from rpeg.graph.stage import StageKind
 from rpeg.plan.plan import Balance
+from rpeg.runtime.carry import dealt
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.samples import SHOWN
 from rpeg.runtime.task import Outcome, Task
@@ -35,14 +36,16 @@ class Deal:
 
     def tasks(self, task: Task) -> list[Task]:
         """Return the share of every rank."""
+        carried = [None] * len(self.units) if task.carried is None else dealt(task.carried, len(self.units))
         return [
             replace(
                 task,
                 groups=self._picked(task.groups, picks),
                 samples=self._picked(task.samples, picks),
+                carried=rest,
                 places=tuple(task.places[pick] for pick in picks) if task.places else (),
             )
-            for picks in self.units
+            for picks, rest in zip(self.units, carried, strict=True)
         ]
 
     def _picked(self, rows: Rows, picks: Sequence[int]) -> Rows:
@@ -57,6 +60,7 @@ class Deal:
         Metrics are of the whole firing on every rank; those of the first are taken.
         """
         parts = [outcome.rows for outcome in outcomes if outcome.rows is not None]
+        carried = [outcome.carried for outcome in outcomes if outcome.carried is not None]
         places = tuple(place for outcome in outcomes for place in outcome.places)
         records = [record for outcome in outcomes for record in outcome.records]
         return replace(
@@ -64,6 +68,7 @@ class Deal:
             # Where groups come as they end, the ranks say which they are.
             rows=Rows.stacked(parts) if places else self._in_order(parts) if parts else None,
             places=places,
+            carried=Rows.stacked(carried) if carried else None,
             records=tuple(records[:SHOWN]) if places else self._first_records(outcomes),
             rewards=self._rewards(outcomes),
             notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 
 import torch
 from transformers import PreTrainedModel
@@ -16,12 +18,12 @@ from rpeg.numerics.parallel.build import ModelLayout, is_split, layout_faults
 from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.numerics.parallel.sharded import SHARDS_WEIGHTS
 from rpeg.numerics.precision import device
+from rpeg.plan.bind import ROLLING, SAMPLING
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Mesh, Plan, Recompute
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
-from rpeg.runtime.flow import is_refreshed
-from rpeg.runtime.samplers import SAMPLING
+from rpeg.runtime.homes.ranks import own_rank
 from rpeg.runtime.world import slots
 
 __all__ = ["Outline", "binding_faults"]
@@ -52,14 +54,15 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
     for mesh in several.values():
         if recipe.run.home == "inline":
             text = f"has {num_ranks(mesh)} ranks, and run.home inline is one process"
-            yield Fault(mesh.name, text, "set run.home=processes")
+            yield Fault(mesh.name, text, "set run.home=processes, or ray")
         yield from _devices(recipe, mesh)
     for binding in plan.bindings:
-        yield from _asked(binding)
         stage = graph.stage_of[binding.stage]
+        yield from _asked(binding)
+        yield from _engine(recipe, stage, binding)
         if binding.mesh in several:
             yield from _on_ranks(recipe, stage, several[binding.mesh])
-            yield from _kept_under_way(graph, stage, several[binding.mesh])
+            yield from _carried(graph, stage, several[binding.mesh])
             if stage.kind is StageKind.GENERATE:
                 yield from _sampled(recipe, stage, binding, several[binding.mesh], outline)
             elif stage.kind in (StageKind.TRAIN, StageKind.FORWARD):
@@ -70,7 +73,12 @@ def binding_faults(recipe: Recipe, graph: Graph, plan: Plan, outline: Outline) -
 
 
 def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
-    """Yield the ranks that have no device of their own; those of a CPU share its cores."""
+    """Yield the ranks that have no device of their own; those of a CPU share its cores.
+
+    Ray and launchers give every worker its device, and find out themselves where there are too few.
+    """
+    if recipe.run.home == "ray" or own_rank(os.environ) is not None:
+        return
     try:
         if device(recipe.run.device).type != "cuda":
             return
@@ -84,14 +92,22 @@ def _devices(recipe: Recipe, mesh: Mesh) -> Iterator[Fault]:
 
 def _asked(binding: Binding) -> Iterator[Fault]:
     """Yield what a binding asks for that no worker does."""
-    if binding.engine != "torch":
-        yield Fault(binding.stage, f"asks for the engine {binding.engine}", "only torch runs yet")
     if binding.recompute is not Recompute.NONE:
         yield Fault(binding.stage, f"asks to recompute {binding.recompute}", "activations are kept yet: recompute none")
     if binding.pack:
         yield Fault(binding.stage, "asks for packed rows", "rows are padded yet: plan with pack false")
     if binding.servers > 1:
         yield Fault(binding.stage, f"asks for {binding.servers} servers", "the replicas of a mesh are one server yet")
+
+
+def _engine(recipe: Recipe, stage: Stage, binding: Binding) -> Iterator[Fault]:
+    """Yield an engine that is not the recipe's, where it samples, or that is none."""
+    if stage.kind not in SAMPLING:
+        if binding.engine != "torch":
+            yield Fault(stage.name, f"asks for the engine {binding.engine}", "all but samplers compute with torch")
+    elif binding.engine != recipe.sampling.engine:
+        text = f"asks for the engine {binding.engine}, and sampling.engine is {recipe.sampling.engine}"
+        yield Fault(stage.name, text, "plan this recipe with the same overrides, or set sampling.engine alike")
 
 
 def _on_ranks(recipe: Recipe, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
@@ -104,11 +120,12 @@ def _on_ranks(recipe: Recipe, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
         yield Fault(stage.name, text, "sample on a mesh of 1 rank")
 
 
-def _kept_under_way(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
-    """Yield what keeps samples under way from one call to the next: ranks would not be through at the same time."""
-    if stage.kind is StageKind.GENERATE and (is_refreshed(graph, stage.name) or carry_of(graph, stage.name)):
-        text = f"goes on with samples over weights or steps on the {num_ranks(mesh)} ranks of {mesh.name}"
-        yield Fault(stage.name, text, "that runs on a mesh of 1 rank yet")
+def _carried(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
+    """Yield where ranks would not have equally many groups of a step, which says what has to be complete when."""
+    prompts, ranks = graph.batch_rows // graph.group_size, prod(mesh.sizes.get(axis, 1) for axis in ROW_AXES)
+    if stage.kind is StageKind.GENERATE and carry_of(graph, stage.name) and prompts % ranks:
+        text = f"carries samples of {prompts} prompts over on {ranks} ranks with different rows"
+        yield Fault(stage.name, text, f"choose ranks that divide {prompts}, or set algorithm.prompts to a multiple")
 
 
 def _sampled(recipe: Recipe, stage: Stage, binding: Binding, mesh: Mesh, outline: Outline) -> Iterator[Fault]:
@@ -132,7 +149,7 @@ def _samplers(graph: Graph, plan: Plan, several: Mapping[str, Mesh]) -> Iterator
     """Yield meshes whose one sampler is to be split in several ways."""
     ways: dict[str, dict[frozenset[tuple[str, str]], list[str]]] = defaultdict(lambda: defaultdict(list))
     for binding in plan.bindings:
-        if binding.mesh in several and graph.stage_of[binding.stage].kind in SAMPLING:
+        if binding.mesh in several and graph.stage_of[binding.stage].kind in ROLLING:
             sizes = several[binding.mesh].sizes
             split = frozenset(pair for pair in binding.layout.shard if sizes.get(pair[1], 1) > 1)
             ways[binding.mesh][split].append(binding.stage)

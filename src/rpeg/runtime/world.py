@@ -183,7 +183,7 @@ def join(place: Place, device: torch.device) -> World:
     if host.startswith(_LOOPBACK) and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else the ranks listen where the name of the host points to
     if device.type == "cuda":
-        torch.cuda.set_device(place.slot)
+        torch.cuda.set_device(_own_device(place.slot))
     store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_LIMIT_S))
     dist.init_process_group(
         group_backend(device),
@@ -196,6 +196,11 @@ def join(place: Place, device: torch.device) -> World:
     host = dist.group.WORLD if device.type == "cpu" else dist.new_group(backend="gloo")
     assert isinstance(host, dist.ProcessGroup), "the group has all workers in it"
     return World(Ranks(built[place.mesh]), place.world_rank, place.world_size, store, host)
+
+
+def _own_device(slot: int) -> int:
+    """Return the number of a rank's device among those it sees: where its home has given it one, it sees no other."""
+    return slot if torch.cuda.device_count() > 1 else 0
 
 
 def leave() -> None:

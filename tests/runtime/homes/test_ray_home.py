@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,10 @@ def test_errors_arrive_calls_keep_their_order_and_a_death_is_told(
         good, bad = home.spawn("host", judge(model)), home.spawn("all", judge(tmp_path / "none"))
         check_a_failed_start(bad.exception(120), tmp_path / "none")
         assert good.result(120) is None
-        assert home.seats() == dict.fromkeys(("host", "all"), Seat(LOOPBACK, "cpu"))
+        seats = home.seats()
+        assert {replace(seat, process=None) for seat in seats.values()} == {Seat(LOOPBACK, "cpu")}
+        assert sorted(seat.process or 0 for seat in seats.values()) == sorted(hosted(cluster.pid))
+        assert seats["host"].text == f"{LOOPBACK}, process {seats['host'].process}, cpu"
         check_order_and_errors(home, "host")
         for pid in hosted(cluster.pid):
             os.kill(pid, signal.SIGKILL)

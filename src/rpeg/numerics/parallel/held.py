@@ -16,10 +16,10 @@ from transformers import PreTrainedModel
 from rpeg.numerics.parallel.parallel_model import Trained
 from rpeg.numerics.parallel.shards import Tile
 
-__all__ = ["Held", "Hold", "reshard", "rest_of"]
+__all__ = ["Hold", "ModelPart", "reshard", "rest_of"]
 
 
-class Held(Protocol):
+class ModelPart(Protocol):
     """The half of a `rpeg.numerics.parallel.parallel_model.ParallelModel` that is about weights."""
 
     model: PreTrainedModel
@@ -58,7 +58,7 @@ class Held(Protocol):
         ...
 
 
-Hold = Callable[[PreTrainedModel, DeviceMesh], Held]
+Hold = Callable[[PreTrainedModel, DeviceMesh], ModelPart]
 """Takes over a model, or one part of it, on a mesh of the axes that are left."""
 
 

@@ -22,7 +22,7 @@ from rpeg.numerics.logprobs import in_slots
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.context_attention import split_attention
 from rpeg.numerics.parallel.deferred_weights import DeferredWeights
-from rpeg.numerics.parallel.held import Held, Hold, reshard, rest_of
+from rpeg.numerics.parallel.held import Hold, ModelPart, reshard, rest_of
 from rpeg.numerics.parallel.parallel_model import Loss, Padded, Trained
 from rpeg.numerics.parallel.pipeline_order import Schedule, forward_only, num_parts, orders, programs
 from rpeg.numerics.parallel.pipeline_parts import Span, cut, part_of, spans, tied_names, whole_name
@@ -148,7 +148,7 @@ class PipelineModel:
                 mine = _local(copy.grad)
                 mine += self._of_other_end(mine)
 
-    def _of_part(self, trained: Trained, span: Span, held: Held) -> Trained:
+    def _of_part(self, trained: Trained, span: Span, held: ModelPart) -> Trained:
         """Return what belongs to a part of what this rank trains, by the names that it has there."""
         return {name: trained[self._name(name, span)] for name in held.parameters()}
 

@@ -26,12 +26,17 @@ class Seat:
     """Name of its machine, where a launcher says so."""
     rank: int | None = None
     """The process of a launcher that it lives in."""
+    process: int | None = None
+    """The process of its machine that it lives in, where nothing else tells workers apart."""
 
     @property
     def text(self) -> str:
         """The place in words: ``n2 (10.0.0.2), rank 3, cuda 1``."""
         place = f"{self.node} ({self.host})" if self.node else self.host
-        return ", ".join([place, *([f"rank {self.rank}"] if self.rank is not None else []), self.device])
+        numbers = {"rank": self.rank, "process": self.process}
+        return ", ".join(
+            [place, *(f"{name} {number}" for name, number in numbers.items() if number is not None), self.device]
+        )
 
 
 class Home(Protocol):

@@ -21,8 +21,8 @@ from typing import Any
 
 from rpeg import __version__
 from rpeg.errors import Fault, PlanError, RunFault, WaitLimit
-from rpeg.plan.mesh import num_ranks
-from rpeg.plan.plan import Mesh, Plan
+from rpeg.plan.plan import Plan
+from rpeg.runtime.group import worker_names
 from rpeg.runtime.homes.home import Seat
 from rpeg.runtime.homes.line import GRACE_S, Line, answer_calls
 from rpeg.runtime.homes.meeting import Meeting, Stranger, greet, join, open_meeting
@@ -62,7 +62,7 @@ class RankedHome:
             RunFault: when ranks do not fit each other.
         """
         on_host = {mesh.name for mesh in plan.meshes if mesh.where.startswith("local.host")}
-        names = [name for mesh in plan.meshes if mesh.name not in on_host for name in _workers(mesh)]
+        names = [name for mesh in plan.meshes if mesh.name not in on_host for name in worker_names(mesh)]
         if len(names) != rank.size:
             text = f"has {len(names)} workers with a device ({', '.join(names)}), {rank.size} processes were started"
             raise PlanError("plan", [Fault(plan.meshes[0].where, text, f"start {len(names)}, or choose another plan")])
@@ -182,12 +182,6 @@ class _Door:
         with self._lock:
             for end, *_ in self._guests:
                 end.close()
-
-
-def _workers(mesh: Mesh) -> list[str]:
-    """Return the names of a mesh's workers."""
-    number = num_ranks(mesh)
-    return [mesh.name] if number == 1 else [f"{mesh.name}/{rank}" for rank in range(number)]
 
 
 def _admit(hello: _Hello, own: Rank, hellos: Mapping[int, _Hello]) -> None:

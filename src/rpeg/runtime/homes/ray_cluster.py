@@ -35,6 +35,7 @@ _SETTINGS = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end would start another cluster
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the only way to have Ray listen on the loopback address alone
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker without a GPU of its own decides by run.device
+    "RAY_worker_niceness": "0",  # else whatever runs beside a worker goes first
     "RAY_AUTH_MODE": "token",
 }
 

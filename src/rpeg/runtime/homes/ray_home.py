@@ -74,7 +74,7 @@ class Hosted:
     def seat(self) -> Seat:
         """Return where this is."""
         gpus = ray.get_gpu_ids()
-        return Seat(ray.util.get_node_ip_address(), f"cuda {gpus[0]}" if gpus else "cpu")
+        return Seat(ray.util.get_node_ip_address(), f"cuda {gpus[0]}" if gpus else "cpu", process=os.getpid())
 
     def close(self) -> None:
         """End what the worker started to help."""
