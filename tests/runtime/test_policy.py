@@ -23,7 +23,7 @@ from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import Passes
 from rpeg.runtime.policy import Policy
 from rpeg.runtime.rows import Ragged, Rows
-from rpeg.runtime.task import Task
+from rpeg.runtime.task import Staged, Task, Weights
 
 LENGTHS = (3, 7, 5, 1, 8, 2, 4, 6)
 """Response tokens of the eight rows; all prompts have two."""
@@ -66,6 +66,14 @@ def policy(folder: Path, checkpoint: Path | None = None, version: int = 0, **sec
     sections = {"algorithm": {"updates_per_step": 1, **sections.pop("algorithm", {})}, **sections}
     recipe = tiny_recipe(**sections)
     return Policy(recipe, build_graph(recipe).contract, Origin(folder, folder, checkpoint, version))
+
+
+def _pushed(found: Policy) -> Weights:
+    """Return the weights that a policy publishes whole."""
+    staged = found.push(task(Rows({}), StageKind.PUSH, "push")).weights
+    assert isinstance(staged, Staged)
+    assert staged.whole is not None
+    return staged.whole
 
 
 def gradient(found: Policy) -> torch.Tensor:
@@ -209,16 +217,14 @@ def test_bfloat16_weights_are_published_as_the_sampler_has_them(model: Path) -> 
     found.train(task(rows(ADVANTAGES)))
     assert not gradients(found)  # the masters have them
     found.update(task(Rows({}), StageKind.UPDATE, "update"))
-    pushed = found.push(task(Rows({}), StageKind.PUSH, "push")).weights
-    assert pushed is not None
+    pushed = _pushed(found)
     assert {each.dtype for each in pushed.values()} == {torch.bfloat16}
     assert all(torch.equal(each, pushed[name]) for name, each in found.model.named_parameters())
 
 
 def test_a_push_is_a_copy(model: Path) -> None:
     found = policy(model)
-    pushed = found.push(task(Rows({}), StageKind.PUSH, "push")).weights
-    assert pushed is not None
+    pushed = _pushed(found)
     before = {name: tensor.clone() for name, tensor in pushed.items()}
     found.train(task(rows(ADVANTAGES)))
     found.update(task(Rows({}), StageKind.UPDATE, "update"))

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.runtime.conftest import Recorder, tiny_recipe
+from tests.runtime.conftest import TINY, Recorder, tiny_recipe
 from tests.runtime.test_run import tensors, untimed
 from tests.runtime.test_same_mathematics import moved
 
 from rpeg.errors import PlanError
 from rpeg.graph.graph import Graph
 from rpeg.observe.run_folder import RunFolder
+from rpeg.observe.trace import read_spans
 from rpeg.plan.bind import bind_local
 from rpeg.plan.plan import Balance, Layout, Mesh, Plan
 from rpeg.runtime.run import train
@@ -90,6 +91,63 @@ def test_ranks_equal_one_apart_and_stale(tmp_path: Path, ranks: int, normalise: 
     assert_close(one, several, 4)
 
 
+TP = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"))
+PP = (("layers", "pp"),)
+APART: dict[str, Any] = {
+    "model": {"scratch": {**TINY["model"]["scratch"], "layers": 2}},
+    "algorithm": {"staleness": 1, "reference": "frozen", "kl_coefficient": 0.1},
+}
+
+
+def _apart(axis: str, samplers: int, **layout: Any) -> Callable[[Graph], Plan]:
+    """Return what binds sampling to the first ranks of the world, and training, split over ``axis``, to two others."""
+
+    def bind(graph: Graph) -> Plan:
+        plan = bind_local(graph)
+        at = {
+            "roll": (f"local.slot[0:{samplers}]", (("dp", samplers),)),
+            "trn": (f"local.slot[{samplers}:{samplers + 2}]", ((axis, 2),)),
+        }
+        meshes = [replace(m, where=at[m.name][0], axes=at[m.name][1]) if m.name in at else m for m in plan.meshes]
+        schedules = {"train": "1f1b"} if axis == "pp" else {}
+        bindings = [
+            replace(b, layout=replace(b.layout, **layout), pipeline=schedules.get(b.stage)) if b.mesh == "trn" else b
+            for b in plan.bindings
+        ]
+        return replace(plan, meshes=tuple(meshes), bindings=tuple(bindings))
+
+    return bind
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Return the run whose ranks are alone: the controller carries its weights."""
+    folder = RunFolder(tmp_path_factory.mktemp("alone"))
+    train(tiny_recipe(**APART, run={"steps": 3}), lambda: folder, Recorder())
+    return folder
+
+
+@pytest.mark.parametrize(
+    "bind",
+    [
+        pytest.param(_apart("dp", 1, zero=3), id="shares"),
+        pytest.param(_apart("tp", 2, shard=TP), id="parts, to two replicas", marks=pytest.mark.slow),
+        pytest.param(_apart("pp", 1, shard=PP), id="stages"),
+    ],
+)
+def test_training_apart_from_sampling_equals_one_rank(
+    alone: RunFolder, tmp_path: Path, bind: Callable[[Graph], Plan]
+) -> None:
+    """Who saves is not number 0 of the world; the frozen reference is split, too; weights come in tiles."""
+    folder = RunFolder(tmp_path)
+    train(tiny_recipe(**APART, run={"home": "processes", "steps": 3}), lambda: folder, Recorder(), bind=bind)
+    assert_close(alone, folder, 3)
+    pushes = [span.bytes for span in read_spans(folder.spans) if span.stage == "push"]
+    assert len(pushes) == 3
+    assert min(pushes) > 0
+    assert all(row["weights/probe_difference"] < 1e-4 for row in untimed(folder)[1:])
+
+
 def trained_in_shares(graph: Graph) -> Plan:
     """Return the plan with sampling on one rank, the first of the world, and training by ZeRO 3 on two others."""
     plan = moved(*(["place{stage=kl_control,mesh=host}"] if "kl_control" in graph.stage_of else []))(graph)
@@ -103,7 +161,6 @@ def trained_in_shares(graph: Graph) -> Plan:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        pytest.param({"reference": "frozen"}, id="frozen reference"),
         pytest.param({"name": "ppo", "reference": "ema"}, id="critic and average", marks=pytest.mark.slow),
     ],
 )

@@ -27,7 +27,7 @@ from rpeg.runtime.origin import Origin
 from rpeg.runtime.roles import Roles
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.shares import deal
-from rpeg.runtime.task import Task
+from rpeg.runtime.task import Staged, Task
 from rpeg.runtime.world import ALONE, Ranks
 
 pytestmark = pytest.mark.multiproc
@@ -86,7 +86,8 @@ def _steps(
     push, score = (policy.push_with_head, policy.value) if "critic" in sections else (policy.push, policy.score)
     if is_held and "critic" not in sections:
         score = roles.reference.score
-    published = push(Task("push", StageKind.PUSH, steps.stop - 1, 0, Rows({}), Rows({}), {})).weights
+    staged = push(Task("push", StageKind.PUSH, steps.stop - 1, 0, Rows({}), Rows({}), {})).weights
+    published = staged.whole if isinstance(staged, Staged) else None
     return seen, published, score(share.samples).rows()
 
 

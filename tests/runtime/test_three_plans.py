@@ -213,9 +213,9 @@ def on_device(worker: Worker, task: Task | None) -> dict[str, int]:
         "actor.master": list(policy.model.parameters()),
         "actor.moments": [v for state in states for k, v in state.items() if k != "step"],
         "ref.weights": list(roles.reference._model.parameters().values()),  # type: ignore[attr-defined]
-        "actor.rollout": [t for weights in generator._weights.values() for t in weights.values()],
+        "actor.rollout": list(generator._versions.tensors),
         "sampler": list(generator._sampler.model.parameters()),
-        "actor.staged": list(task.weights.values()) if task is not None and task.weights is not None else [],
+        "actor.staged": list(task.weights.whole.values()) if task is not None and task.weights is not None else [],
     }
     return {name: sum({t.untyped_storage().data_ptr(): t.nbytes for t in ts}.values()) for name, ts in tensors.items()}
 

@@ -95,6 +95,9 @@ METRICS: Mapping[str, Metric] = {
     "staleness/mean": Metric("versions", "Mean age of the weights that wrote the samples."),
     "staleness/p99": Metric("versions", "Age that 99 of 100 tokens do not exceed."),
     "staleness/max": Metric("versions", "Largest age of the weights that wrote a sample."),
+    "weights/probe_difference": Metric(
+        "nats", "Largest difference of a probe prompt's log-probabilities between trainer and sampler, once installed."
+    ),
     "eval/accuracy": Metric("share", "Held-out problems answered correctly (greedy decoding)."),
     "eval/reward": Metric("", "Mean reward on held-out problems."),
     "eval/length": Metric("tokens", "Mean response length on held-out problems."),

@@ -65,7 +65,7 @@ class Span:
     version: int | None = None
     """Version of the weights that it read or wrote; None where it uses none."""
     bytes: int = 0
-    """Bytes that it moved to its devices or away from them."""
+    """Bytes that it moved to its devices or away from them, or sent to other ranks."""
     ranks: tuple[RankSpan, ...] = ()
     """When each rank worked on it, in their order; empty on a mesh of one rank. The firing begins with the first
     and ends with the last of them."""

@@ -10,9 +10,9 @@ What is sent is what both ends know: weights kept in float32 that the sampler wa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from rpeg.hardware.topology import System
 from rpeg.plan.layout import ITEM_BYTES, Box, holders, intersection, num_elements
@@ -21,7 +21,7 @@ from rpeg.plan.plan import Layout, Mesh, Method, Plan
 from rpeg.plan.shipments import Shipment
 from rpeg.shapes.tensor import Tensor
 
-__all__ = ["Message", "Slice", "TilePlan", "gap", "tile_plan", "tile_plan_of"]
+__all__ = ["Message", "Planner", "Slice", "TilePlan", "gap", "tile_plan", "tile_plan_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def tile_plan(
         dtype: what is sent, if it is smaller than what both ends keep.
     """
     item_bytes = min(ITEM_BYTES[name] for name in (src[0].dtype, dst[0].dtype, dtype or dst[0].dtype))
-    planner = _Planner(system, item_bytes)
+    planner = Planner(partial(gap, system), item_bytes)
     here, there = places(src[1], system), places(dst[1], system)
     for tensor in tensors:
         sources = _placed(holders(tensor, *src), here)
@@ -138,11 +138,12 @@ def _placed(ranks_of: Mapping[Box, Sequence[int]], where: Sequence[int]) -> dict
     return {box: [where[rank] for rank in ranks] for box, ranks in ranks_of.items()}
 
 
-class _Planner:
-    """Chooses who sends what."""
+class Planner:
+    """Chooses who sends what: for plans that are priced, and for those that workers carry out."""
 
-    def __init__(self, system: System, item_bytes: int) -> None:
-        self._system, self._item_bytes = system, item_bytes
+    def __init__(self, gap: Callable[[int, int], int], item_bytes: int) -> None:
+        """Plan nothing yet; ``gap`` says how far apart two places are, and elements take ``item_bytes`` on the way."""
+        self._gap_between, self._item_bytes = gap, item_bytes
         self._slices: dict[tuple[int, int], list[Slice]] = defaultdict(list)
         self._sent_bytes: dict[int, int] = defaultdict(int)
         self._gaps: dict[tuple[int, int], int] = {}
@@ -165,10 +166,11 @@ class _Planner:
     def _gap(self, a: int, b: int) -> int:
         found = self._gaps.get((a, b))
         if found is None:
-            found = self._gaps[a, b] = gap(self._system, a, b)
+            found = self._gaps[a, b] = self._gap_between(a, b)
         return found
 
     def messages(self) -> tuple[Message, ...]:
+        """Return one message per pair of places, in their order; slices are in the order in which they were added."""
         return tuple(
             Message(src, dst, tuple(pieces), sum(num_elements(piece.box) for piece in pieces) * self._item_bytes)
             for (src, dst), pieces in sorted(self._slices.items())

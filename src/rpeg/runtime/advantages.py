@@ -18,6 +18,7 @@ Shapes: N samples of a firing, T tokens of the longest, prompt included.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -162,7 +163,7 @@ class Advantages:
             return _Texts(lengths, mask_NT, None, 0.0)
         logps_NT, reference_NT = _padded(rows.ragged("logp")), _padded(rows.ragged("ref_logp"))
         kl_NT = kl_estimate(logps_NT, reference_NT, mask_NT, self._recipe.algorithm.kl_estimator)
-        steered = (task.weights or {}).get("coefficient")
+        steered = task.weights.get("coefficient") if isinstance(task.weights, Mapping) else None
         return _Texts(lengths, mask_NT, kl_NT, self._coefficient if steered is None else float(steered))
 
     def _of_distance(self, texts: _Texts) -> dict[str, float]:

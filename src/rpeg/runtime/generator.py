@@ -29,6 +29,7 @@ from rpeg.runtime.flow import Flow, flows
 from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.judge import Judge
 from rpeg.runtime.learner import copied
+from rpeg.runtime.probe import Probe
 from rpeg.runtime.prompts import PromptSource, held_out_prompts
 from rpeg.runtime.rounds import sample_rounds
 from rpeg.runtime.rows import Ragged, Rows
@@ -36,15 +37,15 @@ from rpeg.runtime.samplers import open_sampler
 from rpeg.runtime.samples import SHOWN, length_metrics, sample_records
 from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.shares import evenly
-from rpeg.runtime.task import Outcome, Progress, Task, Weights
+from rpeg.runtime.task import Outcome, Progress, Staged, Task
+from rpeg.runtime.transport import Transport
+from rpeg.runtime.versions import Versions
 from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Generator", "end_ids"]
 
 _RIGHT = 0.999
 """A score from here on counts as a right answer."""
-_NONE = -1
-"""In place of a version: the sampler has no weights."""
 
 
 class Generator:
@@ -62,8 +63,9 @@ class Generator:
         layout: ModelLayout = WHOLE,
         *,
         values: bool = False,
+        transport: Transport | None = None,
     ) -> None:
-        """Load ``model`` as the weights of ``version``.
+        """Load ``model`` as the weights of ``version``; later ones come by ``transport``, or with the tasks.
 
         Held-out answers are scored by ``rewards``, those of rounds by ``judge``; ``ranks`` sample other rows, or the
         same rows with other parts of the model, as ``layout`` says. With ``values`` the critic's head is on the
@@ -75,11 +77,15 @@ class Generator:
         head = shared_head(recipe, policy, model, version) if values else None
         assert values == (head is not None), "the graph records values, the recipe has no head on the policy's trunk"
         self._records_values = values
-        self._weights: dict[int, Weights] = {version: copied(policy, head)}  # whole, also where the sampler is split
         pad_id = cast(int, self._tokenizer.pad_token_id)
         self._sampler = open_sampler(recipe, policy, model, pad_id, head, ranks, layout)
         self._sampler.version = version
         self._ends = end_ids(policy.generation_config.eos_token_id, cast(int, self._tokenizer.eos_token_id))
+        probe = Probe(recipe, self._tokenizer, policy)
+        weights = copied(policy, head)  # this rank's parts, where the sampler is split
+        self._versions = Versions(self._sampler, policy, weights, recipe.algorithm.staleness, probe, self._peers)
+        if transport is not None:
+            self._versions.come_by(transport)
         self._task = task = load_task(recipe)
         self._environment = task if isinstance(task, Environment) else None
         self._flow = self._open_flow(graph)
@@ -114,33 +120,29 @@ class Generator:
 
         Samples under way that need not be finished by the old ones go on with them at once.
         """
-        assert task.weights is not None, f"nothing was pushed for step {task.step}"
-        self._take(task.weights, task.step + 1)
+        version, metrics = task.step + 1, self._take(task, task.step + 1)
         if self._flow is not None and self._is_refreshed:
-            self._install(self._flow, task.weights, task.step + 1)
-        return Outcome(version=task.step + 1)
+            self._install(self._flow, version)
+        return Outcome(metrics=metrics, version=version)
 
-    def _take(self, weights: Weights, version: int) -> None:
-        self._weights[version] = weights
-        for old in [v for v in self._weights if v < version - self._recipe.algorithm.staleness]:
-            del self._weights[old]
+    def _take(self, task: Task, version: int) -> Mapping[str, float]:
+        assert isinstance(task.weights, Staged), f"nothing was pushed for step {task.step}"
+        return self._versions.take(task.weights, version)
 
     def held(self, holder: Holder) -> Held:
         """Return all versions of the weights; those that the sampler works with are a copy of one of them."""
-        kept = tuple(tensor for weights in self._weights.values() for tensor in weights.values())
-        return Held(kept, tuple(self._open_batches.model.parameters()), self._forget)
-
-    def _forget(self) -> None:
-        """Note that the sampler works with no version, so that the next use gives it one."""
-        self._sampler.version = _NONE
+        model = self._open_batches.model
+        return Held(tuple(self._versions.tensors), tuple(model.parameters()), self._versions.forget)
 
     def _use(self, task: Task) -> int:
-        """Sample from the version that the task names; a publish without a pull brings its weights along."""
+        """Sample from the version that the task names; a publish without a pull brings its weights along.
+
+        Of these no metric is told: a run that is resumed has them from its checkpoint, and must tell the same.
+        """
         (version,) = task.versions.values()
         if task.weights is not None:
-            self._take(task.weights, version)
-        if self._sampler.version != version:
-            self._sampler.load(self._weights[version], version)
+            self._take(task, version)
+        self._versions.load(version)
         return version
 
     def generate(self, task: Task) -> Outcome:
@@ -191,11 +193,10 @@ class Generator:
             if not self._is_refreshed:
                 flow.go_on_with(self._use(task), keeps_cache=True)
             elif task.weights is not None and version > flow.version:  # a publish without a pull
-                self._take(task.weights, version)
-                self._install(flow, task.weights, version)
+                self._take(task, version)
+                self._install(flow, version)
             flow.add(task.step, task.groups, task.places)
-        if self._sampler.version != flow.version:  # an evaluation was given others
-            self._sampler.load(self._weights[flow.version], flow.version)
+        self._versions.load(flow.version)  # an evaluation or a pull may have given the sampler others
         count, places = self._handed_out(task)
         if self._is_refreshed and any(self._peers.counts(not flow.is_ready(task.step, count, places))):
             flow.advance()
@@ -227,9 +228,9 @@ class Generator:
         metrics = {**made.metrics, **done.metrics}
         return replace(made, metrics=metrics, places=tuple(done.numbers), carried=done.left)
 
-    def _install(self, flow: Flow, weights: Weights, version: int) -> None:
+    def _install(self, flow: Flow, version: int) -> None:
         """Let samples under way go on with new weights at once."""
-        self._sampler.load(weights, version)
+        self._versions.load(version)
         flow.go_on_with(version, keeps_cache=self._keeps_cache)
 
     def _generate_in_rounds(self, task: Task, version: int) -> Outcome:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,9 +154,13 @@ class _Shares:
         return cls(tuple(found), prod(size for _, size in axes))
 
     def joined(self, dealt: Deal, answers: Sequence[_Answer]) -> Outcome:
-        """Return what the group did, from what its ranks did: of those with the same rows, the first one's."""
+        """Return what the group did, from what its ranks did: of those with the same rows, the first one's.
+
+        Bytes are of all ranks: those with the same rows have different parts of the weights.
+        """
         first = [self.of_rank.index(share) for share in range(self.count)]
-        return dealt.joined([answers[rank][0] for rank in first])
+        num_bytes = sum(outcome.num_bytes for outcome, _, _ in answers)
+        return replace(dealt.joined([answers[rank][0] for rank in first]), num_bytes=num_bytes)
 
 
 def _times(names: Sequence[str], answers: Sequence[_Answer]) -> Mapping[str, tuple[float, float]]:

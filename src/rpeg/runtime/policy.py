@@ -34,10 +34,12 @@ from rpeg.runtime.holders import Held, Holder
 from rpeg.runtime.learner import Learner, copied
 from rpeg.runtime.origin import Origin
 from rpeg.runtime.passes import MicroBatch, Passes, counts, finished, num_trained, scored, valued
+from rpeg.runtime.probe import Probe
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.shared_head import shared_head
 from rpeg.runtime.split_learner import SplitLearner
-from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.task import Outcome, Staged, Task
+from rpeg.runtime.transport import Transport
 from rpeg.runtime.value_objective import ValueObjective
 from rpeg.runtime.world import ALONE, Ranks
 
@@ -61,11 +63,12 @@ class Policy:
         ranks: Ranks = ALONE,
         layout: ModelLayout = WHOLE,
         most_rows: int | None = None,
+        transport: Transport | None = None,
     ) -> None:
         """Load the weights, and the optimizer's state to go on from.
 
         ``ranks`` train the same with other rows, or, as ``layout`` says, with other parts of the weights. Micro-batches
-        have at most ``most_rows``.
+        have at most ``most_rows``. What is published goes by ``transport``; without one the controller carries it.
         """
         self._recipe, self._contract, self._ranks = recipe, contract, ranks
         self._passes = Passes(recipe, ranks, most_rows)
@@ -75,12 +78,16 @@ class Policy:
         self._tokenizer = load_tokenizer(origin.model)
         self._head = shared_head(recipe, self.model, origin.model, origin.version)
         self.adapter = self._adapter(origin)  # after the head, whose own layers are copies that are trained whole
+        self._probe = Probe(recipe, self._tokenizer, self.model)
         critic, lr = recipe.critic, recipe.optimizer.lr
         scale = critic.lr / lr if critic is not None and critic.lr is not None else 1.0
         moments = origin.saved(MOMENTS)
         self._outline = Outline.of(self.model) if is_split(layout, ranks.sizes) else None
         passing = partial(self._passes.passing, self.model, self._head)
         self.parallel = parallel_model(self.model, layout, ranks.mesh, passing, self._scores)
+        self._transport = transport
+        if transport is not None:
+            transport.offer(self.parallel.tiles())
         if self._outline is None:
             self.learner = Learner(self.model, recipe, lr, origin.version, moments, self._head, scale, ranks.rows)
         else:
@@ -213,7 +220,10 @@ class Policy:
         return Outcome(metrics=metrics, version=task.step + 1)
 
     def push(self, task: Task) -> Outcome:
-        """Publish a copy of the weights, so that training may go on while it is installed; one of all ranks does."""
+        """Publish a copy of the weights, so that training may go on while it is installed.
+
+        Every rank sends what it holds, or one of them all of it.
+        """
         return self._pushed(task, None)
 
     def push_with_head(self, task: Task) -> Outcome:
@@ -222,14 +232,19 @@ class Policy:
         return self._pushed(task, self._head)
 
     def _pushed(self, task: Task, head: ValueHead | None) -> Outcome:
+        (scores,) = self.parallel.score([self._probe.rows])
+        version, probe = task.step + 1, self._probe.scored(scores)
+        if self._transport is not None:
+            num_bytes = self._transport.push(version, self.parallel.tiles())
+            return Outcome(weights=Staged(probe), num_bytes=num_bytes, version=version)
         if self._outline is None and not self._ranks.is_first:
-            return Outcome(version=task.step + 1)
+            return Outcome(version=version)
         if (adapter := self._whole_adapter()) is not None:
             weights = adapter.merged_weights() if self._ranks.is_first else {}
         else:
             weights = self.parallel.weights()
         whole = {**weights, **copied(nn.Module(), head)}
-        return Outcome(weights=whole if self._ranks.is_first else None, version=task.step + 1)
+        return Outcome(weights=Staged(probe, whole) if self._ranks.is_first else None, version=version)
 
     def held(self, holder: Holder) -> Held:
         """Return the weights with the head's, the moments, or both."""

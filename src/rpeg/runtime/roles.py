@@ -31,6 +31,7 @@ from rpeg.runtime.reference import AdapterOff, AverageReference, FrozenReference
 from rpeg.runtime.reward_model import RewardRole
 from rpeg.runtime.rows import Ragged, Rows
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.transport import Transport
 from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["Method", "Roles"]
@@ -46,10 +47,21 @@ class Roles:
     """The roles of one worker, by what its stages are and which model they use."""
 
     def __init__(
-        self, recipe: Recipe, graph: Graph, origin: Origin, ranks: Ranks = ALONE, bindings: Sequence[Binding] = ()
+        self,
+        recipe: Recipe,
+        graph: Graph,
+        origin: Origin,
+        ranks: Ranks = ALONE,
+        bindings: Sequence[Binding] = (),
+        transport: Transport | None = None,
     ) -> None:
-        """Build nothing yet; ``ranks`` do the same with other rows, or with other parts of models as bindings say."""
+        """Build nothing yet; ``ranks`` do the same with other rows, or with other parts of models as bindings say.
+
+        Published weights go by ``transport`` from rank to rank, if there is a world to go through.
+        """
         self._recipe, self._graph, self._origin, self._ranks = recipe, graph, origin, ranks
+        # What an adapter adds, and a value head beside the weights, no rank has as a tile of a model.
+        self._transport = None if recipe.model.adapter is not None or self._records_values else transport
         self._binding_of = {binding.stage: binding for binding in bindings}
         self._trained = {stage.model for stage in graph.stages if stage.kind is StageKind.TRAIN}
 
@@ -106,7 +118,8 @@ class Roles:
     @cached_property
     def policy(self) -> Policy:
         """What is trained to act."""
-        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, *self._laid_out(self._acting))
+        layout = self._laid_out(self._acting)
+        return Policy(self._recipe, self._graph.contract, self._origin, self._ranks, *layout, self._transport)
 
     @cached_property
     def critic(self) -> Critic:
@@ -148,7 +161,7 @@ class Roles:
         layout, _ = self._laid_out(stage for stage in self._graph.stages if stage.kind in ROLLING)
         return Generator(
             self._recipe, self._graph, origin.model, origin.version, self._rewards, judge, self._ranks, layout,
-            values=self._records_values,
+            values=self._records_values, transport=self._transport,
         )  # fmt: skip
 
     @cached_property

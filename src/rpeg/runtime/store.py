@@ -16,7 +16,7 @@ from rpeg.plan.firings import num_events, row_parts
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
 from rpeg.runtime.rows import Rows
-from rpeg.runtime.task import Outcome, Task, Weights
+from rpeg.runtime.task import Outcome, Staged, Task, Weights
 
 __all__ = ["Provider", "Store"]
 
@@ -36,7 +36,7 @@ class Store:
         self._graph, self._providers = graph, providers
         # By data and step, then by the stage and the firing that made them.
         self._rows: dict[tuple[str, int], dict[tuple[str, int], Rows]] = defaultdict(dict)
-        self._weights: dict[tuple[str, int], Weights] = {}
+        self._weights: dict[tuple[str, int], Weights | Staged] = {}
         self._reads: dict[tuple[str, int], int] = defaultdict(int)
         self._num_reads = {d.name: sum(num_events(graph, a.stage) for a in graph.readers(d.name)) for d in graph.data}
         self._flowing = {stage.name for stage in graph.stages if flows(graph, stage.name)}

@@ -11,10 +11,20 @@ from torch import Tensor
 from rpeg.graph.stage import StageKind
 from rpeg.runtime.rows import Rows
 
-__all__ = ["Outcome", "Progress", "Task", "Weights"]
+__all__ = ["Outcome", "Progress", "Staged", "Task", "Weights"]
 
 Weights = Mapping[str, Tensor]
 """Parameters by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A version of the weights that has been pushed, for whoever takes it over."""
+
+    probe: tuple[float, ...]
+    """Log-probabilities of the tokens of the probe prompt under these weights; see `rpeg.runtime.probe`."""
+    whole: Weights | None = None
+    """All of them; None where they come in tiles, from rank to rank, as `rpeg.runtime.transport` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +41,7 @@ class Task:
     """Columns with one row per sample."""
     versions: Mapping[str, int]
     """Version of every STATE that is read: the number of steps that have updated it, 0 before the first."""
-    weights: Weights | None = None
+    weights: Weights | Staged | None = None
     """Weights that travel between workers: what a PULL installs, or a state as small as a coefficient."""
     num_firings: int = 1
     """Of the stage in this step."""
@@ -64,7 +74,7 @@ class Outcome:
 
     rows: Rows | None = None
     """New columns, one row per sample of the firing."""
-    weights: Weights | None = None
+    weights: Weights | Staged | None = None
     """Weights that travel between workers: what a PUSH publishes, or a state as small as a coefficient."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Figures of this firing under their public names."""
@@ -79,7 +89,7 @@ class Outcome:
     num_rows: int = 0
     num_tokens: int = 0
     num_bytes: int = 0
-    """What was moved to the device or away from it."""
+    """What was moved to the device or away from it, or sent to other ranks."""
     version: int | None = None
     """Version of the weights it used or made."""
     progress: Progress = Progress.DONE

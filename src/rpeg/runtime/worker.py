@@ -17,6 +17,7 @@ from rpeg.runtime.origin import Origin
 from rpeg.runtime.residency import Residents, Stay
 from rpeg.runtime.roles import Method, Roles
 from rpeg.runtime.task import Outcome, Progress, Task
+from rpeg.runtime.transport import Transport
 from rpeg.runtime.world import ALONE, Place, join, leave
 
 __all__ = ["Worker", "WorkerSpec", "use_threads"]
@@ -53,13 +54,16 @@ class Worker:
         """Load what the bound stages need, on the thread that will use it."""
         use_threads(spec.threads, deterministic=spec.recipe.run.deterministic)
         place = device(spec.recipe.run.device)
-        ranks = ALONE if spec.place is None else join(spec.place, place)
-        self._roles = Roles(spec.recipe, spec.graph, spec.origin, ranks, spec.bindings)
+        world = None if spec.place is None else join(spec.place, place)
+        ranks, transport = (ALONE, None) if world is None else (world.ranks, Transport(world, place))
+        self._roles = Roles(spec.recipe, spec.graph, spec.origin, ranks, spec.bindings, transport)
         self._residents = Residents(self._roles, spec.graph, spec.stays, place, spec.folder)
         self._methods: dict[str, Method] = {}
         for stage in spec.stages:
             self._methods[stage] = self._roles.method(stage)
             self._residents.settle()
+        if transport is not None:
+            transport.announce()
 
     def run(self, task: Task) -> tuple[Outcome, float, float]:
         """Do one firing; return its outcome with its start and end on the monotonic clock."""

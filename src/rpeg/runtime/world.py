@@ -19,7 +19,7 @@ from functools import cached_property
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.device_mesh import DeviceMesh
 
 from rpeg.hardware.region import Region
@@ -30,7 +30,7 @@ from rpeg.numerics.precision import group_backend
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Mesh, Plan
 
-__all__ = ["ALONE", "Place", "Ranks", "Rendezvous", "WorldMesh", "join", "leave", "places_of", "slots"]
+__all__ = ["ALONE", "Place", "Ranks", "Rendezvous", "World", "WorldMesh", "join", "leave", "places_of", "slots"]
 
 _JOIN_LIMIT_S = 300.0
 """How long the ranks of a world wait for the last one to come: each starts a process and imports torch."""
@@ -144,6 +144,22 @@ def places_of(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a worker has joined."""
+
+    ranks: Ranks
+    """Those of its own mesh."""
+    number: int
+    """Of this worker among all."""
+    size: int
+    """Workers of all meshes."""
+    store: Store
+    """Where each can leave plain values for the others."""
+    host: dist.ProcessGroup
+    """All of them, for tensors in the memory of the host: whatever the devices are, these wait for nothing in it."""
+
+
 class Rendezvous:
     """The store at which the ranks of a world find each other; it listens while it is open."""
 
@@ -161,7 +177,7 @@ class Rendezvous:
         self._store = None
 
 
-def join(place: Place, device: torch.device) -> Ranks:
+def join(place: Place, device: torch.device) -> World:
     """Join the world and build its meshes; collective over all workers of the world."""
     host, port = place.store
     if host.startswith(_LOOPBACK) and sys.platform == "linux":
@@ -177,7 +193,9 @@ def join(place: Place, device: torch.device) -> Ranks:
         timeout=timedelta(seconds=place.wait_limit_s),
     )
     built = {mesh.name: device_mesh(mesh.axes, device, mesh.ranks) for mesh in place.meshes}
-    return Ranks(built[place.mesh])
+    host = dist.group.WORLD if device.type == "cpu" else dist.new_group(backend="gloo")
+    assert isinstance(host, dist.ProcessGroup), "the group has all workers in it"
+    return World(Ranks(built[place.mesh]), place.world_rank, place.world_size, store, host)
 
 
 def _own_device(slot: int) -> int:

@@ -19,6 +19,7 @@ from rpeg.numerics.parallel.held import Hold, reshard, rest_of
 from rpeg.numerics.parallel.parallel_model import Loss, Padded, Trained
 from rpeg.numerics.parallel.scoring import Scoring
 from rpeg.numerics.parallel.sharded import Passing
+from rpeg.numerics.parallel.shards import Tile
 from rpeg.numerics.parallel.token_runs import TokenRuns, sum_gradients_over
 from rpeg.numerics.scores import Scores
 
@@ -80,6 +81,10 @@ class ContextModel:
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole model's weights, which ranks along ``cp`` have in common."""
         return self._held.weights()
+
+    def tiles(self) -> Mapping[str, Tile]:
+        """Return what this rank holds, which ranks along ``cp`` have in common."""
+        return self._held.tiles()
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take over the weights of a whole model."""

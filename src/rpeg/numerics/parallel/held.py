@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from rpeg.numerics.parallel.parallel_model import Trained
+from rpeg.numerics.parallel.shards import Tile
 
 __all__ = ["Hold", "ModelPart", "reshard", "rest_of"]
 
@@ -38,6 +39,10 @@ class ModelPart(Protocol):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return copies of the complete weights, on every rank."""
+        ...
+
+    def tiles(self) -> Mapping[str, Tile]:
+        """Return what this rank holds of every weight."""
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

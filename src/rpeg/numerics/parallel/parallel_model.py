@@ -1,9 +1,9 @@
 """The protocol of a model on a mesh: what a role asks of its model, however it is split.
 
-All methods are collective: every rank of the mesh calls them in the same order. Ranks that differ only along ``tp``,
-``cp`` or ``pp`` are given the same rows; ranks along ``dp`` (and ``ep``, which are data parallel ranks for everything
-but experts) different ones, in equally many micro-batches. Gradients are sums over rows; what they are divided by is
-known only at the update.
+All methods but `tiles` are collective: every rank of the mesh calls them in the same order. Ranks that differ only
+along ``tp``, ``cp`` or ``pp`` are given the same rows; ranks along ``dp`` (and ``ep``, which are data parallel ranks
+for everything but experts) different ones, in equally many micro-batches. Gradients are sums over rows; what they are
+divided by is known only at the update.
 
 Shapes: B rows of a micro-batch, T tokens of its longest row.
 """
@@ -16,6 +16,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from rpeg.numerics.parallel.shards import Tile
 from rpeg.numerics.scores import Scores
 
 __all__ = ["Loss", "Padded", "ParallelModel", "Trained"]
@@ -67,6 +68,13 @@ class ParallelModel(Protocol):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole model's weights by name, on every rank, each tied weight once."""
+        ...
+
+    def tiles(self) -> Mapping[str, Tile]:
+        """Return which box of every weight this rank holds, by the names of the whole model, and what is in it.
+
+        A tied weight has one name. Boxes may be empty; those of all ranks are equal or apart, and cover everything.
+        """
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

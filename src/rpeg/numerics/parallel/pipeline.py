@@ -29,6 +29,7 @@ from rpeg.numerics.parallel.pipeline_parts import Span, cut, part_of, spans, tie
 from rpeg.numerics.parallel.pipeline_run import PipelineRun, States
 from rpeg.numerics.parallel.scoring import Scoring
 from rpeg.numerics.parallel.sharded import Passing
+from rpeg.numerics.parallel.shards import Tile
 from rpeg.numerics.parallel.token_runs import TokenRuns, sum_gradients_over
 from rpeg.numerics.scores import Scores
 
@@ -190,6 +191,12 @@ class PipelineModel:
         found = mine[name].contiguous() if owner == self._rank else torch.empty(shape, dtype=dtype, device=self._device)
         dist.broadcast(found, group=self._group, group_src=owner)
         return found
+
+    def tiles(self) -> Mapping[str, Tile]:
+        """Return what this rank holds; a tied weight is on the first and last rank."""
+        return {
+            self._name(name, span): tile for span, held in self._held.values() for name, tile in held.tiles().items()
+        }
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take over this rank's parts of a whole model."""

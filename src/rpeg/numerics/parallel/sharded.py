@@ -92,7 +92,7 @@ class ShardedModel:
         Raises:
             ModelError: when the model cannot be split like this.
         """
-        self._mesh, self._passing, self._zero = mesh, passing, zero
+        self._mesh, self._passing = mesh, passing
         self._shards = split_model(model, mesh, split, passing.is_sequence_parallel, joins_logits)
         self._vocabulary = None if joins_logits else self._own_vocabulary(model)
         self._partial = partial(model, self._shards, mesh, passing.is_sequence_parallel)
@@ -246,18 +246,18 @@ class ShardedModel:
 
     @torch.no_grad()
     def tiles(self) -> dict[str, Tile]:
-        """Return what this rank holds, parameter by parameter, in the layout that the plan states.
+        """Return what this rank holds, parameter by parameter; what is written into the values is in the model.
 
-        That is the box of `rpeg.plan.layout.box_of`, wherever the data parallel ranks divide what the first dimension
-        counts; else FSDP2 divides a head, which is no box in heads. Routers are whole. What is written into the values
-        is in the model, but for levels 1 and 2, where they had to be gathered.
+        On level 3 that is the box of `rpeg.plan.layout.box_of`, wherever the data parallel ranks divide what the first
+        dimension counts; else FSDP2 divides a head, which is no box in heads. On levels 1 and 2 it is the same share:
+        what a plan counts there besides is gathered for passes only. Routers are whole.
         """
         return {name: self._tile(self._shards[name], parameter) for name, parameter in self._parameters.items()}
 
     def _tile(self, shard: Shard, parameter: nn.Parameter) -> Tile:
-        if self._is_sharded and self._zero == SHARDS_WEIGHTS:
+        if self._is_sharded:
             return Tile(shard.shape, self._share(shard), shard.unpacked(_local(parameter)))
-        return shard.tile(_part(parameter))
+        return shard.tile(parameter.detach())
 
 
 def _shard_layers(model: PreTrainedModel, mesh: DeviceMesh, zero: int) -> None:

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from rpeg.errors import Fault, ModelError
 from rpeg.shapes.splits import SPLIT_FAMILIES
 
-__all__ = ["Box", "Cut", "Places", "Shard", "Split", "Tile", "parts_of", "shards_of", "split_faults"]
+__all__ = ["Box", "Cut", "Places", "Shard", "Split", "Tile", "parts_of", "shards_of", "split_faults", "whole_tiles"]
 
 Box = tuple[tuple[int, int], ...]
 """Per dimension, the first index and the one after the last."""
@@ -171,6 +171,11 @@ def shards_of(model: PreTrainedModel, split: Split, places: Places) -> dict[str,
         assert prod(shape) == parameter.numel(), f"{name} has {parameter.numel()} elements, its parts make {shape}"
         found[name] = Shard(shape, cuts, is_packed=len(shape) > parameter.ndim)
     return found
+
+
+def whole_tiles(model: PreTrainedModel) -> dict[str, Tile]:
+    """Return every parameter of a model that is not split, as the only tile of itself."""
+    return {name: shard.tile(model.get_parameter(name).detach()) for name, shard in shards_of(model, (), {}).items()}
 
 
 def _cuts(parts: Sequence[str], counts: Mapping[str, int], split: Split, places: Places) -> Iterator[Cut]:

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from rpeg.numerics.parallel.parallel_model import Loss, Padded, Trained
 from rpeg.numerics.parallel.peers import Peers
+from rpeg.numerics.parallel.shards import Tile, whole_tiles
 from rpeg.numerics.scores import Scores
 
 __all__ = ["ScoreBatch", "WholeModel"]
@@ -51,6 +52,10 @@ class WholeModel:
     def weights(self) -> Mapping[str, Tensor]:
         """Return copies of the weights by name."""
         return {name: each.detach().clone() for name, each in self._model.named_parameters()}
+
+    def tiles(self) -> Mapping[str, Tile]:
+        """Return all weights, which every rank has."""
+        return whole_tiles(self._model)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:
