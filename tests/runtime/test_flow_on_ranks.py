@@ -26,18 +26,20 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
 from rpeg.numerics.model import load_model
 from rpeg.numerics.parallel.axes import device_mesh
+from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.observe.run_folder import RunFolder
 from rpeg.plan.bind import bind_local
 from rpeg.plan.plan import Balance, Binding, Layout, Plan
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.learner import copied
 from rpeg.runtime.origin import Origin
+from rpeg.runtime.probe import Probe
 from rpeg.runtime.roles import Roles
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.run import planned, train
 from rpeg.runtime.shares import deal
 from rpeg.runtime.store import Store
-from rpeg.runtime.task import Outcome, Progress, Task
+from rpeg.runtime.task import Outcome, Progress, Staged, Task
 from rpeg.runtime.world import ALONE, Ranks
 
 pytestmark = pytest.mark.multiproc
@@ -75,7 +77,8 @@ def _in_flight(axes: tuple[tuple[str, int], ...], folder: Path) -> tuple[dict[in
         algorithm={"staleness": 1, "in_flight": "recompute", "prompts": PROMPTS, "updates_per_step": 3},
         sampling={"slots": 3, "max_new_tokens": 40},
     )
-    weights = copied(load_model(folder, torch.float32, torch.device("cpu")))
+    model = load_model(folder, torch.float32, torch.device("cpu"))
+    weights = Staged(Probe(recipe, load_tokenizer(folder), model).score(model), copied(model))
 
     def task(step: int) -> Task:
         asked, places = prompts().part(0, PROMPTS), tuple(range(step * PROMPTS, (step + 1) * PROMPTS))
