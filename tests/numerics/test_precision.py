@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rpeg.errors import RecipeError
-from rpeg.numerics.precision import device, dtype
+from rpeg.numerics.precision import device, dtype, use_device
 
 
 def test_dtypes():
@@ -40,3 +40,21 @@ def test_missing_cuda_is_refused(monkeypatch):
 def test_other_words_are_refused(word):
     with pytest.raises(RecipeError, match=f"run.device: '{word}' is not a device; use auto, cpu or cuda"):
         device(word)
+
+
+@pytest.mark.parametrize(
+    ("name", "visible", "number"),
+    [
+        pytest.param("cuda", 4, 2, id="its own"),
+        pytest.param("cuda", 1, 0, id="the only one that its home lets it see"),
+        pytest.param("cuda", 2, 0, id="one for two slots"),
+        pytest.param("cuda:3", 4, 3, id="the one of the recipe"),
+    ],
+)
+def test_a_worker_takes_the_device_of_its_slot(monkeypatch, name, visible, number):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    use_device(torch.device("cpu"), 2)
+    use_device(torch.device(name), 2)
+    assert taken == [number]

@@ -24,7 +24,7 @@ from rpeg.runtime.group import Groups, worker_names
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec
-from rpeg.runtime.world import Place, Rendezvous, places_of, slots
+from rpeg.runtime.world import Place, Rendezvous, places_of, slot_of, slots
 
 GRAPH = grpo(4, 2)
 
@@ -173,7 +173,7 @@ def test_a_worker_that_died_is_the_cause_of_what_others_say_before() -> None:
 def _spec(places: dict[str, list[Place | None]]) -> Callable[[str, Place | None], WorkerSpec]:
     def spec(mesh: str, place: Place | None) -> WorkerSpec:
         places.setdefault(mesh, []).append(place)
-        return WorkerSpec(None, GRAPH, (), None, 1, (), place)  # type: ignore[arg-type]
+        return WorkerSpec(None, GRAPH, (), None, 1, place=place)  # type: ignore[arg-type]
 
     return spec
 
@@ -186,7 +186,7 @@ def test_those_with_a_model_find_each_other_on_loopback_and_the_port_is_given_ba
     first, second = places["all"]
     assert first is not None
     assert second is not None
-    assert [(p.world_rank, p.world_size, p.rank, p.slot) for p in (first, second)] == [(0, 2, 0, 0), (1, 2, 1, 1)]
+    assert [(p.world_rank, p.world_size, p.rank) for p in (first, second)] == [(0, 2, 0), (1, 2, 1)]
     with socket.create_connection(first.store, 10) as end:
         assert end.getpeername()[0] == "127.0.0.1"
     groups.close()
@@ -209,15 +209,17 @@ def test_the_store_does_not_listen_to_other_machines() -> None:
     store.close()
 
 
-def test_places_count_through_the_meshes_and_know_their_devices() -> None:
+def test_places_count_through_the_meshes_and_ranks_know_their_devices() -> None:
     meshes = (Mesh("gen", "local.slot[2:4]", (("dp", 2),)), Mesh("trn", "local.slot[0,1]", (("dp", 2),)))
     plan = replace(bind_local(GRAPH), meshes=(*meshes, Mesh("host", "local.host")))
     found = places_of(plan, ["gen", "trn"], ("127.0.0.1", 1), 60.0)
-    assert [(p.mesh, p.world_rank, p.slot) for ranks in found.values() for p in ranks] == [
+    named = plan.mesh_named
+    assert [(p.mesh, p.world_rank, slot_of(named[p.mesh], p.rank)) for ranks in found.values() for p in ranks] == [
         ("gen", 0, 2),
         ("gen", 1, 3),
         ("trn", 2, 0),
         ("trn", 3, 1),
     ]
     assert slots(Mesh("host", "local.host")) == ()
+    assert slot_of(Mesh("host", "local.host"), 0) == 0
     assert slots(Mesh("all", "local", (("dp", 3),))) == (0, 1, 2)

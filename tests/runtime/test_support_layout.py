@@ -19,7 +19,6 @@ from rpeg.plan.bind import bind_local
 from rpeg.recipe.graph import build_graph
 from rpeg.runtime.prepare import outline_of
 from rpeg.runtime.support_layout import binding_faults
-from rpeg.runtime.world import _own_device
 
 TP = {"shard": (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"))}
 ZERO = {"zero": 3}
@@ -116,11 +115,3 @@ def test_devices_are_counted_where_nobody_deals_them_out(monkeypatch: pytest.Mon
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
     assert not list(device_faults("processes"))
-
-
-@pytest.mark.parametrize(("visible", "number"), [(4, 2), (1, 0)])
-def test_a_rank_takes_its_device_or_the_only_one_that_it_sees(
-    monkeypatch: pytest.MonkeyPatch, visible: int, number: int
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
-    assert _own_device(2) == number

@@ -8,7 +8,7 @@ import torch
 
 from rpeg.errors import Fault, RecipeError
 
-__all__ = ["device", "device_names", "dtype", "group_backend"]
+__all__ = ["device", "device_names", "dtype", "group_backend", "use_device"]
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -48,6 +48,12 @@ def dtype(name: str) -> torch.dtype:
 def group_backend(device: torch.device) -> str:
     """Return what processes that compute on such a device talk to each other with."""
     return "nccl" if device.type == "cuda" else "gloo"
+
+
+def use_device(device: torch.device, slot: int) -> None:
+    """Let this thread compute on the GPU of a slot; of fewer than there are slots, some have one together."""
+    if device.type == "cuda":
+        torch.cuda.set_device(slot % torch.cuda.device_count() if device.index is None else device.index)
 
 
 def _refusal(key: str, what: str, remedy: str) -> RecipeError:

@@ -53,7 +53,7 @@ from rpeg.runtime.store import Store
 from rpeg.runtime.support import check_plan_runs
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec, use_threads
-from rpeg.runtime.world import Place, slots
+from rpeg.runtime.world import Place, slot_of, slots
 
 __all__ = ["planned", "train"]
 
@@ -201,8 +201,10 @@ class _Run:
         def spec(mesh: str, place: Place | None) -> WorkerSpec:
             bindings = tuple(binding for binding in self._plan.bindings if binding.mesh == mesh)
             stages = tuple(binding.stage for binding in bindings)
-            stays, away = self._hauls.stays(mesh), self.folder.away / mesh / str(place.rank if place else 0)
-            return WorkerSpec(self._recipe, self._graph, stages, origin, self._threads, bindings, place, stays, away)
+            rank, threads = place.rank if place else 0, self._threads
+            slot = slot_of(self._plan.mesh_named[mesh], rank)
+            stays, away = self._hauls.stays(mesh), self.folder.away / mesh / str(rank)
+            return WorkerSpec(self._recipe, self._graph, stages, origin, threads, slot, bindings, place, stays, away)
 
         groups.spawn(spec, self._recipe.run.wait_limit_s)
 

@@ -10,7 +10,7 @@ import torch
 
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import StageKind
-from rpeg.numerics.precision import device
+from rpeg.numerics.precision import device, use_device
 from rpeg.plan.plan import Binding, Home
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.origin import Origin
@@ -37,6 +37,8 @@ class WorkerSpec:
     origin: Origin
     """What it loads."""
     threads: int
+    slot: int = 0
+    """Number of its device on its machine."""
     bindings: tuple[Binding, ...] = ()
     """Of these stages: how their models lie on the ranks of its mesh."""
     place: Place | None = None
@@ -54,6 +56,7 @@ class Worker:
         """Load what the bound stages need, on the thread that will use it."""
         use_threads(spec.threads, deterministic=spec.recipe.run.deterministic)
         place = device(spec.recipe.run.device)
+        use_device(place, spec.slot)
         world = None if spec.place is None else join(spec.place, place)
         ranks, transport = (ALONE, None) if world is None else (world.ranks, Transport(world, place))
         self._roles = Roles(spec.recipe, spec.graph, spec.origin, ranks, spec.bindings, transport)

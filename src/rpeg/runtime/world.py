@@ -30,7 +30,19 @@ from rpeg.numerics.precision import group_backend
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Mesh, Plan
 
-__all__ = ["ALONE", "Place", "Ranks", "Rendezvous", "World", "WorldMesh", "join", "leave", "places_of", "slots"]
+__all__ = [
+    "ALONE",
+    "Place",
+    "Ranks",
+    "Rendezvous",
+    "World",
+    "WorldMesh",
+    "join",
+    "leave",
+    "places_of",
+    "slot_of",
+    "slots",
+]
 
 _JOIN_LIMIT_S = 300.0
 """How long the ranks of a world wait for the last one to come: each starts a process and imports torch."""
@@ -59,8 +71,6 @@ class Place:
     mesh: str
     rank: int
     """Within its mesh."""
-    slot: int
-    """Number of its device on its machine."""
     meshes: tuple[WorldMesh, ...]
     """All of the world, in the order in which every process builds them."""
     store: tuple[str, int]
@@ -126,6 +136,12 @@ def slots(mesh: Mesh) -> tuple[int, ...]:
     return named if len(named) == num_ranks(mesh) else tuple(range(num_ranks(mesh)))
 
 
+def slot_of(mesh: Mesh, rank: int) -> int:
+    """Return the number of a rank's device on its machine; 0 for a host, which computes on none."""
+    found = slots(mesh)
+    return found[rank] if found else 0
+
+
 def places_of(
     plan: Plan, computing: Iterable[str], store: tuple[str, int], wait_limit_s: float
 ) -> Mapping[str, list[Place]]:
@@ -137,10 +153,7 @@ def places_of(
     meshes = tuple(joined)
     found: dict[str, list[Place]] = {}
     for mesh in meshes:
-        devices = slots(plan.mesh_named[mesh.name]) or (0,) * len(mesh.ranks)
-        found[mesh.name] = [
-            Place(mesh.name, rank, device, meshes, store, wait_limit_s) for rank, device in enumerate(devices)
-        ]
+        found[mesh.name] = [Place(mesh.name, rank, meshes, store, wait_limit_s) for rank in range(len(mesh.ranks))]
     return found
 
 
@@ -182,8 +195,6 @@ def join(place: Place, device: torch.device) -> World:
     host, port = place.store
     if host.startswith(_LOOPBACK) and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else the ranks listen where the name of the host points to
-    if device.type == "cuda":
-        torch.cuda.set_device(_own_device(place.slot))
     store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_LIMIT_S))
     dist.init_process_group(
         group_backend(device),
@@ -196,11 +207,6 @@ def join(place: Place, device: torch.device) -> World:
     host = dist.group.WORLD if device.type == "cpu" else dist.new_group(backend="gloo")
     assert isinstance(host, dist.ProcessGroup), "the group has all workers in it"
     return World(Ranks(built[place.mesh]), place.world_rank, place.world_size, store, host)
-
-
-def _own_device(slot: int) -> int:
-    """Return the number of a rank's device among those it sees: where its home has given it one, it sees no other."""
-    return slot if torch.cuda.device_count() > 1 else 0
 
 
 def leave() -> None:
