@@ -3,9 +3,10 @@
     rpeg calibrate --host
     python benchmarks/crossover.py --rounds 3 --steps 8      # prints the table of docs/log.md, in Markdown
 
-Three ways to use two cores, as plans of workers with one thread each: all in turn on one, all in turn on two that share
-the rows, and sampling beside training one step ahead. For each of two models the chosen one is what `rpeg plan` would
-take: the least predicted seconds. Runs take turns, so that a machine that slows down slows all of them; a run's seconds
+Three ways to use two cores, as plans of workers with one thread each: all in turn on one, all in turn on two that
+share the rows, and sampling beside training one step ahead. For each of two models the chosen one is what `rpeg plan`
+would take: the least predicted seconds. Beside them, measured alone, one worker with two threads: how many threads a
+worker has is no part of a plan. Runs take turns, so that a machine that slows down slows all of them; a run's seconds
 are the median of its steps without the first two.
 """
 
@@ -45,12 +46,13 @@ def shared(graph: Graph) -> Plan:
     return replace(plan, meshes=meshes)
 
 
-WAYS: Mapping[str, tuple[int, Bind]] = {
-    "in turn on one": (0, bind_local),
-    "in turn on two": (0, shared),
-    "side by side": (1, bind_local),
+WAYS: Mapping[str, tuple[int, int, Bind]] = {
+    "in turn on one": (0, 1, bind_local),
+    "in turn on one, two threads": (0, 2, bind_local),
+    "in turn on two": (0, 1, shared),
+    "side by side": (1, 1, bind_local),
 }
-"""Staleness, and what makes the plan."""
+"""Staleness, threads of a worker, and what makes the plan."""
 
 
 def main() -> None:
@@ -61,8 +63,11 @@ def main() -> None:
     args = parser.parse_args()
     print("| model | weights | plan | predicted, s | measured, s | |\n|---|---|---|---|---|---|")
     for model, base in MODELS.items():
-        trials = {way: (replace(base, staleness=k, home="processes"), bind) for way, (k, bind) in WAYS.items()}
-        said = {way: prediction(trial, bind) for way, (trial, bind) in trials.items()}
+        trials = {
+            way: (replace(base, staleness=k, threads=threads, home="processes"), bind)
+            for way, (k, threads, bind) in WAYS.items()
+        }
+        said = {way: prediction(trial, bind) for way, (trial, bind) in trials.items() if trial.threads == 1}
         took: dict[str, list[float]] = {way: [] for way in trials}
         for _ in range(args.rounds):
             for way, (trial, bind) in trials.items():
@@ -72,7 +77,8 @@ def main() -> None:
         for way in trials:
             marks = ", ".join([*(["chosen"] if way == chosen else []), *(["fastest"] if way == fastest else [])])
             weights = f"{num_parameters(shape_of_trial(base)) / 1e6:.2f} M"
-            print(f"| {model} | {weights} | {way} | {said[way]:.3f} | {measured[way]:.3f} | {marks} |")
+            predicted = f"{said[way]:.3f}" if way in said else "-"
+            print(f"| {model} | {weights} | {way} | {predicted} | {measured[way]:.3f} | {marks} |")
 
 
 def prediction(trial: Trial, bind: Bind) -> float:
