@@ -49,7 +49,7 @@ demo: $(VENV)/train.stamp ## Train a tiny model on arithmetic and write a report
 
 # A process per core, of one thread: with two, a busy neighbour makes small matrix products up to 47 times slower.
 test: $(VENV)/dev.stamp lint ## Lint, check types, run every quick test, hold the coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 -m 'not slow and not gpu and not vllm' --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m 'not slow and not gpu and not vllm' --cov --cov-report=term
 
 slow: $(VENV)/dev.stamp ## Run the tests that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not gpu and not vllm'

@@ -131,6 +131,7 @@ def _replicas_beside_a_trainer(graph: Graph) -> Plan:
     return replace(plan, meshes=meshes)
 
 
+@pytest.mark.slow
 def test_weights_arrive_on_all_ranks_within_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = recorded(monkeypatch)
     algorithm = {"staleness": 2, "in_flight": "keep", "updates_per_step": 2}
@@ -147,6 +148,7 @@ def test_weights_arrive_on_all_ranks_within_samples(tmp_path: Path, monkeypatch:
     assert all(row["staleness/max"] <= 2 for row in trained)
 
 
+@pytest.mark.slow
 def test_what_one_rank_carries_over_two_go_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a checkpoint of one rank on two and back: every prompt once, and no sample older than it may be."""
     made = recorded(monkeypatch)

@@ -59,11 +59,13 @@ def _steps(
 
 CASES = [
     pytest.param((("dp", 2),), ModelLayout(zero=3), {}, id="fsdp"),
-    pytest.param((("dp", 2),), ModelLayout(zero=1), TIED, id="zero 1, tied"),
+    pytest.param((("dp", 2),), ModelLayout(zero=1), TIED, id="zero 1, tied", marks=pytest.mark.slow),
     pytest.param((("tp", 2),), ModelLayout(VOCABULARY), {}, id="tp"),
     pytest.param((("pp", 2),), ModelLayout(PP, schedule="zero_bubble"), TIED, id="pp, tied"),
-    pytest.param((("cp", 2),), ModelLayout(), {}, id="cp"),
-    pytest.param((("ep", 2),), ModelLayout((("experts", "ep"),)), {"architecture": "qwen3_moe"}, id="ep"),
+    pytest.param((("cp", 2),), ModelLayout(), {}, id="cp", marks=pytest.mark.slow),
+    pytest.param(
+        (("ep", 2),), ModelLayout((("experts", "ep"),)), {"architecture": "qwen3_moe"}, id="ep", marks=pytest.mark.slow
+    ),
 ]
 FOUR = [
     pytest.param((("dp", 2), ("tp", 2)), ModelLayout(VOCABULARY), TIED, id="dp x tp, tied"),

@@ -118,14 +118,22 @@ CASES = [
     pytest.param((("dp", 2),), ModelLayout(zero=1), {}, id="zero 1"),
     pytest.param((("tp", 2),), ModelLayout(TP), {}, id="tp"),
     pytest.param((("pp", 2),), ModelLayout(PP, schedule="1f1b"), {}, id="pp"),
-    pytest.param((("dp", 2),), ModelLayout(zero=3), _valued("full"), id="value head, fsdp"),
+    pytest.param((("dp", 2),), ModelLayout(zero=3), _valued("full"), id="value head, fsdp", marks=pytest.mark.slow),
     pytest.param((("tp", 2),), ModelLayout(VOCABULARY), _valued("full"), id="value head, tp"),
-    pytest.param((("dp", 2),), ModelLayout(zero=1), _valued("detached"), id="detached value head, zero 1"),
+    pytest.param(
+        (("dp", 2),), ModelLayout(zero=1), _valued("detached"), id="detached value head, zero 1", marks=pytest.mark.slow
+    ),
     pytest.param((("dp", 2),), ModelLayout(zero=3), AVERAGED, id="average, fsdp"),
-    pytest.param((("tp", 2),), ModelLayout(VOCABULARY), AVERAGED, id="average, tp"),
-    pytest.param((("pp", 2),), ModelLayout(PP, schedule="1f1b"), AVERAGED, id="average, pp"),
+    pytest.param((("tp", 2),), ModelLayout(VOCABULARY), AVERAGED, id="average, tp", marks=pytest.mark.slow),
+    pytest.param((("pp", 2),), ModelLayout(PP, schedule="1f1b"), AVERAGED, id="average, pp", marks=pytest.mark.slow),
     pytest.param((("dp", 2),), ModelLayout(zero=3), ADAPTED, id="adapter, fsdp"),
-    pytest.param((("dp", 2),), ModelLayout(zero=1), ADAPTED_AND_VALUED, id="adapter and value head, zero 1"),
+    pytest.param(
+        (("dp", 2),),
+        ModelLayout(zero=1),
+        ADAPTED_AND_VALUED,
+        id="adapter and value head, zero 1",
+        marks=pytest.mark.slow,
+    ),
 ]
 FOUR = [
     pytest.param((("dp", 2), ("tp", 2)), ModelLayout(TP, zero=3), {}, id="fsdp x tp"),

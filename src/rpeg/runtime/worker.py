@@ -57,6 +57,7 @@ class Worker:
         use_threads(spec.threads, deterministic=spec.recipe.run.deterministic)
         place = device(spec.recipe.run.device)
         use_device(place, spec.slot)
+        self._has_joined = spec.place is not None
         world = None if spec.place is None else join(spec.place, place)
         ranks, transport = (ALONE, None) if world is None else (world.ranks, Transport(world, place))
         self._roles = Roles(spec.recipe, spec.graph, spec.origin, ranks, spec.bindings, transport)
@@ -96,9 +97,10 @@ class Worker:
         self._roles.save(folder, self._residents.at_hand)
 
     def close(self) -> None:
-        """End what was started to help, and leave the others."""
+        """End what was started to help, and leave the others; a world that an engine made for itself is its own."""
         self._roles.close()
-        leave()
+        if self._has_joined:
+            leave()
 
 
 def use_threads(threads: int, *, deterministic: bool) -> None:

@@ -117,6 +117,7 @@ def test_a_killed_rank_ends_the_run_and_leaves_nothing(reference: Path) -> None:
     assert_equal(reference, reference)
 
 
+@pytest.mark.slow
 def test_actors_of_ray_compute_the_same_and_leave_nothing(reference: Path, tmp_path: Path) -> None:
     before = clusters()
     with endless((words(tmp_path, "ray"), {}), folder=tmp_path) as (process,):
@@ -136,6 +137,7 @@ def test_actors_of_ray_compute_the_same_and_leave_nothing(reference: Path, tmp_p
     assert_equal(tmp_path, reference)
 
 
+@pytest.mark.slow
 def test_ranks_on_two_nodes_compute_the_same_and_leave_nothing(reference: Path, tmp_path: Path) -> None:
     """Two nodes are two names, and two addresses of the loopback device; the mesh that trains is on the second."""
     address = f"127.0.0.2:{free_port()}"
