@@ -262,8 +262,8 @@ def test_load_names_everything_that_does_not_fit_and_hands_nothing_over(engine: 
     assert str(caught.value).splitlines() == [
         "weights of version 2: 3 faults",
         "  1. lm_head.weight: is missing among the weights",
-        "  2. model.norm.weight: has shape (5,), but (32,) in the sampler's model",
-        "  3. value_head.weight: is not in the sampler's model",
+        "  2. value_head.weight: is not in the sampler's model",
+        "  3. model.norm.weight: has shape (5,), but (32,) in the sampler's model",
     ]
     assert sampler.version == 0
     assert torch.equal(engine.model.lm_head.weight, model.lm_head.weight)
