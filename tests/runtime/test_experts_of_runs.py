@@ -66,10 +66,8 @@ def _trained_on(axes: tuple[tuple[str, int], ...], ranks: int) -> Callable[[Grap
     return bind
 
 
-@pytest.mark.parametrize(
-    ("axes", "ranks"),
-    [((("dp", 1), ("ep", 2)), 2), pytest.param((("dp", 2), ("ep", 2)), 4, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("axes", "ranks"), [((("dp", 1), ("ep", 2)), 2), ((("dp", 2), ("ep", 2)), 4)])
 def test_experts_over_ranks_train_as_on_one(
     tmp_path: Path, experts: Path, axes: tuple[tuple[str, int], ...], ranks: int
 ) -> None:
