@@ -172,6 +172,7 @@ def test_prompts_that_do_not_divide_are_not_carried_over() -> None:
         planned(recipe, build_graph, widened(8))
 
 
+@pytest.mark.slow
 def test_a_stream_of_two_ranks_trains_as_one(tmp_path: Path) -> None:
     """Which groups are complete first hangs on the ranks; each update has its own prompts all the same."""
     sections: dict[str, Any] = {"algorithm": {"rewrites": ["stream{producer=gen,firings=2}"], "updates_per_step": 1}}

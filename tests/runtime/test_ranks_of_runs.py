@@ -135,6 +135,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         pytest.param(_apart("pp", 1, shard=PP), id="stages", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_training_apart_from_sampling_equals_one_rank(
     alone: RunFolder, tmp_path: Path, bind: Callable[[Graph], Plan]
 ) -> None:

@@ -129,6 +129,7 @@ def test_resumed_equals_uninterrupted(run_tiny: Run, sections: dict[str, Any]) -
 
 
 @pytest.mark.multiproc
+@pytest.mark.slow
 def test_processes_equal_inline(run_tiny: Run) -> None:
     sections = recorded("lower", old_logprob="recorded")
     inline = run_tiny("inline", run={"steps": 2}, **sections)

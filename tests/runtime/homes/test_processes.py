@@ -111,6 +111,7 @@ def test_control_c_to_the_whole_group_ends_in_order(tmp_path: Path) -> None:
     assert int(saved.name.removeprefix("step-")) == lines(tmp_path / "run") - 1
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_worker(tmp_path: Path) -> None:
     names = shared_memory()
     process = start_endless(tmp_path)

@@ -190,6 +190,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_control_c_to_the_whole_group_ends_in_order_and_leaves_nothing(tmp_path: Path) -> None:
     process, pids, folders = start_endless(tmp_path)
     assert listening(pids) <= {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, as such and within IPv6
