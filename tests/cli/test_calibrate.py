@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rpeg.perf.collectives import Collective
 from rpeg.runtime.calibrate import host, kernels
 from rpeg.runtime.calibrate.host import Effort
 from rpeg.runtime.calibrate.links import Sent
@@ -28,7 +29,8 @@ TINY = Effort(
     rounds=1,
     run_steps=3,
 )
-SENT = Sent(3e-5, 2e9, {2: {size: 1e-4 + size / 1e9 for size in (4, 2**14, 2**20, 2**25)}})
+SUMS_S = {2: {size: 1e-4 + size / 1e9 for size in (4, 2**14, 2**20, 2**25)}}
+SENT = Sent(3e-5, 2e9, {Collective.ALL_REDUCE: SUMS_S})
 
 
 def test_what_to_measure_has_to_be_said(rpeg: Callable) -> None:

@@ -182,14 +182,17 @@ def test_one_prompt_whose_answers_are_long(
     assert max(each.metrics["carry/stale"] for each in found) <= most_groups / PROMPTS
 
 
-@given(
+PLAYS = (
     st.sampled_from(WAYS),
     st.integers(1, 30),
     st.integers(1, 3),
     st.integers(1, 9),
     st.sampled_from([1, 2, 6, 12]),
-    st.integers(0, 1000),
 )
+"""Way, budget, most steps and most groups that are carried over, slots."""
+
+
+@given(*PLAYS, st.integers(0, 1000))
 def test_every_prompt_is_accounted_for_and_none_is_older_than_it_may_be(
     enforce: Enforce, budget: int, steps: int, most: int, slots: int, seed: int
 ) -> None:
@@ -220,11 +223,7 @@ def test_every_prompt_is_accounted_for_and_none_is_older_than_it_may_be(
 
 
 @given(
-    st.sampled_from(WAYS),
-    st.integers(1, 30),
-    st.integers(1, 3),
-    st.integers(1, 9),
-    st.sampled_from([1, 2, 6, 12]),
+    *PLAYS,
     st.sampled_from([(3,), (1, 3), (3, 3, 1)]),
     st.integers(0, 1000),
 )

@@ -91,6 +91,7 @@ def test_ranks_equal_one_apart_and_stale(tmp_path: Path, ranks: int, normalise: 
     assert_close(one, several, 4)
 
 
+Bind = Callable[[Graph], Plan]
 TP = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"))
 PP = (("layers", "pp"),)
 APART: dict[str, Any] = {
@@ -99,11 +100,11 @@ APART: dict[str, Any] = {
 }
 
 
-def _apart(axis: str, samplers: int, **layout: Any) -> Callable[[Graph], Plan]:
+def _apart(axis: str, samplers: int, start: Bind = bind_local, **layout: Any) -> Bind:
     """Return what binds sampling to the first ranks of the world, and training, split over ``axis``, to two others."""
 
     def bind(graph: Graph) -> Plan:
-        plan = bind_local(graph)
+        plan = start(graph)
         at = {
             "roll": (f"local.slot[0:{samplers}]", (("dp", samplers),)),
             "trn": (f"local.slot[{samplers}:{samplers + 2}]", ((axis, 2),)),
@@ -127,18 +128,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bind",
     [
         pytest.param(_apart("dp", 1, zero=3), id="shares"),
-        pytest.param(_apart("tp", 2, shard=TP), id="parts, to two replicas", marks=pytest.mark.slow),
-        pytest.param(_apart("pp", 1, shard=PP), id="stages", marks=pytest.mark.slow),
+        pytest.param(_apart("tp", 2, shard=TP), id="parts, to two replicas"),
+        pytest.param(_apart("pp", 1, shard=PP), id="stages"),
     ],
 )
-@pytest.mark.slow
-def test_training_apart_from_sampling_equals_one_rank(
-    alone: RunFolder, tmp_path: Path, bind: Callable[[Graph], Plan]
-) -> None:
+def test_training_apart_from_sampling_equals_one_rank(alone: RunFolder, tmp_path: Path, bind: Bind) -> None:
     """Who saves is not number 0 of the world; the frozen reference is split, too; weights come in tiles."""
     folder = RunFolder(tmp_path)
     train(tiny_recipe(**APART, run={"home": "processes", "steps": 3}), lambda: folder, Recorder(), bind=bind)
@@ -151,12 +150,8 @@ def test_training_apart_from_sampling_equals_one_rank(
 
 def trained_in_shares(graph: Graph) -> Plan:
     """Return the plan with sampling on one rank, the first of the world, and training by ZeRO 3 on two others."""
-    plan = moved(*(["place{stage=kl_control,mesh=host}"] if "kl_control" in graph.stage_of else []))(graph)
-    meshes = tuple(
-        replace(m, where="local.slot[1:3]", axes=(("dp", 2),)) if m.name == "trn" else m for m in plan.meshes
-    )
-    bindings = tuple(replace(b, layout=replace(b.layout, zero=3)) if b.mesh == "trn" else b for b in plan.bindings)
-    return replace(plan, meshes=meshes, bindings=bindings)
+    moves = ["place{stage=kl_control,mesh=host}"] if "kl_control" in graph.stage_of else []
+    return _apart("dp", 1, moved(*moves), zero=3)(graph)
 
 
 @pytest.mark.slow

@@ -13,11 +13,10 @@ from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Layout, Mesh, Pipeline, Plan, Recompute
 from rpeg.plan.site import Site
 from rpeg.plan.workers import ROLLING, SAMPLING, SPLITS, Role, Workers, role_of
+from rpeg.shapes.splits import ROW_AXES
 
 __all__ = ["learners", "p7_workers", "plan_faults", "worker_faults"]
 
-_ROW_AXES = ("dp", "ep")
-"""Along which ranks are given different rows."""
 _EXPERT_AXES = ("ep", "tp")
 _ROUND = "round"
 _LEARNING = (StageKind.FORWARD, StageKind.TRAIN, StageKind.UPDATE, StageKind.PUSH)
@@ -91,7 +90,7 @@ def _on_ranks(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
         text = f"looks for groups in rounds on {count} ranks, and a round is over when there are enough of all"
         yield Fault(stage.name, text, "sample on a mesh of 1 rank")
     carries = any(graph.data_of[write.data].max_carry for write in graph.writes(stage.name))
-    prompts, ranks = graph.batch_rows // graph.group_size, prod(mesh.sizes.get(axis, 1) for axis in _ROW_AXES)
+    prompts, ranks = graph.batch_rows // graph.group_size, prod(mesh.sizes.get(axis, 1) for axis in ROW_AXES)
     if carries and prompts % ranks:  # what has to be complete when follows from how many groups of a step a rank has
         text = f"carries samples of {prompts} prompts over on {ranks} ranks with different rows"
         yield Fault(stage.name, text, f"choose ranks that divide {prompts}, or set algorithm.prompts to a multiple")
@@ -127,7 +126,7 @@ def _split(graph: Graph, stage: Stage, layout: Layout, mesh: Mesh, workers: Work
 def _split_axes(layout: Layout, mesh: Mesh) -> list[str]:
     """Return the axes along which ranks hold different parts of the weights, or work on parts of a row."""
     parts = {axis for _, axis in layout.shard}
-    return [axis for axis, size in mesh.axes if size > 1 and (axis not in _ROW_AXES or axis in parts)]
+    return [axis for axis, size in mesh.axes if size > 1 and (axis not in ROW_AXES or axis in parts)]
 
 
 def _kept_whole(stage: Stage, over: list[str], workers: Workers) -> Iterator[tuple[str, str]]:

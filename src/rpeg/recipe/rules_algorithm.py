@@ -214,10 +214,8 @@ def _long_answers_are_trained_on(recipe: Recipe, _: Path) -> Iterator[Fault]:
         return
     reach = (partial.max_carry + 1) * partial.budget_tokens
     if reach < longest:
-        what = (
-            f"drop with {partial.budget_tokens} tokens a step for {partial.max_carry + 1} steps: answers of more than "
-        )
-        what += f"{reach} tokens are always thrown away, and they may have {longest}"
+        what = f"drop with {partial.budget_tokens} tokens a step for {partial.max_carry + 1} steps: answers of more "
+        what += f"than {reach} tokens are always thrown away, and they may have {longest}"
         yield Fault("algorithm.partial_rollouts.enforce", what, "raise budget_tokens or max_carry, or set it to wait")
 
 

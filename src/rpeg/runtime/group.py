@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 from rpeg.errors import RunFault, WorkerDied
 from rpeg.graph.graph import Graph
-from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.plan.mesh import coordinates, num_ranks
 from rpeg.plan.plan import Home as Rest
 from rpeg.plan.plan import Mesh, Plan
@@ -31,6 +30,7 @@ from rpeg.runtime.shares import Deal, deal
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.worker import WorkerSpec
 from rpeg.runtime.world import Place, Rendezvous, places_of
+from rpeg.shapes.splits import ROW_AXES
 
 __all__ = ["Groups", "Ran", "worker_names"]
 

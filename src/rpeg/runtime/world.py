@@ -25,10 +25,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from rpeg.hardware.region import Region
 from rpeg.hardware.topology import HOST
 from rpeg.numerics.parallel.axes import device_mesh
-from rpeg.numerics.parallel.peers import ROW_AXES, Peers
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.precision import group_backend
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Mesh, Plan
+from rpeg.shapes.splits import ROW_AXES
 
 __all__ = [
     "ALONE",
@@ -151,10 +152,10 @@ def places_of(
         first = joined[-1].ranks.stop if joined else 0
         joined.append(WorldMesh(name, plan.mesh_named[name].axes, first))
     meshes = tuple(joined)
-    found: dict[str, list[Place]] = {}
-    for mesh in meshes:
-        found[mesh.name] = [Place(mesh.name, rank, meshes, store, wait_limit_s) for rank in range(len(mesh.ranks))]
-    return found
+    return {
+        mesh.name: [Place(mesh.name, rank, meshes, store, wait_limit_s) for rank in range(len(mesh.ranks))]
+        for mesh in meshes
+    }
 
 
 @dataclass(frozen=True, slots=True)

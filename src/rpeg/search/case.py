@@ -29,15 +29,7 @@ class Case:
 
     def market(self) -> Market:
         """Return what plans of this case are drawn and priced with."""
-        goal = self.goal
-        return Market.of(
-            self.system,
-            self.software,
-            self.workload,
-            goal.pins,
-            goal.regions,
-            goal.workers,
-        )
+        return self.goal.market(self.workload, self.system, self.software)
 
     def search(self) -> Outcome:
         """Return the best plans.

@@ -59,6 +59,10 @@ class Goal:
     workers: Workers | None = None
     """Who carries the plans out, in layouts and with defaults of their own; None: other software, which may do all."""
 
+    def market(self, workload: Workload, system: System, software: Software) -> Market:
+        """Return what plans that keep to it are drawn and priced with."""
+        return Market.of(system, software, workload, self.pins, self.regions, self.workers)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
@@ -111,14 +115,7 @@ def find_plans(
     """
     goal = goal or Goal()
     every = structures(graph, goal.max_staleness, goal.allow)
-    market = Market.of(
-        system,
-        software or software_for(),
-        workload,
-        goal.pins,
-        goal.regions,
-        goal.workers,
-    )
+    market = goal.market(workload, system, software or software_for())
     tried = _searches(every, market)
     plans, refused = _plans_of(tried)
     if not plans:

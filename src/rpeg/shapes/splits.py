@@ -13,7 +13,7 @@ from typing import Any
 from rpeg.shapes.families import ROUTED
 from rpeg.shapes.huggingface import language_config
 
-__all__ = ["LENGTH_DEPENDENT", "SEQUENCE_LAYERS", "SPLIT_FAMILIES", "split_axes"]
+__all__ = ["LENGTH_DEPENDENT", "ROW_AXES", "SEQUENCE_LAYERS", "SPLIT_FAMILIES", "split_axes"]
 
 SPLIT_FAMILIES = (
     "arcee",
@@ -33,6 +33,8 @@ SPLIT_FAMILIES = (
     "smollm3",
 )
 """Model types whose heads, feed-forward blocks, experts and layers can be split."""
+ROW_AXES = ("dp", "ep")
+"""Axes along which ranks are given different rows; along all others they are given the same."""
 SEQUENCE_LAYERS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers that can be split along the sequence."""
 LENGTH_DEPENDENT = ("dynamic", "longrope")

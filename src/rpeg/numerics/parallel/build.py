@@ -14,7 +14,7 @@ from rpeg.numerics.parallel.axes import axis_size, places
 from rpeg.numerics.parallel.context import ContextModel
 from rpeg.numerics.parallel.context_attention import context_faults
 from rpeg.numerics.parallel.parallel_model import ParallelModel
-from rpeg.numerics.parallel.peers import ROW_AXES, Peers
+from rpeg.numerics.parallel.peers import Peers
 from rpeg.numerics.parallel.pipeline import PipelineModel
 from rpeg.numerics.parallel.pipeline_order import Schedule, num_parts
 from rpeg.numerics.parallel.pipeline_parts import pipeline_faults
@@ -22,6 +22,7 @@ from rpeg.numerics.parallel.sharded import Passing, ShardedModel
 from rpeg.numerics.parallel.shards import split_faults
 from rpeg.numerics.parallel.whole import ScoreBatch, WholeModel
 from rpeg.numerics.recompute import recompute_layers
+from rpeg.shapes.splits import ROW_AXES
 
 __all__ = ["WHOLE", "ModelLayout", "is_split", "layout_faults", "parallel_model"]
 

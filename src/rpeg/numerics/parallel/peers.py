@@ -12,10 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.collectives import add_up
 
-__all__ = ["ROW_AXES", "Peers"]
-
-ROW_AXES = ("dp", "ep")
-"""Axes along which ranks are given different rows; along all others they are given the same."""
+__all__ = ["Peers"]
 
 
 class Peers:

@@ -30,13 +30,13 @@ from rpeg.numerics.parallel.axes import axis_group, axis_rank, axis_size
 from rpeg.numerics.parallel.collectives import add_up, joined
 from rpeg.numerics.parallel.held import reshard
 from rpeg.numerics.parallel.parallel_model import Loss, Padded, Trained
-from rpeg.numerics.parallel.peers import ROW_AXES
 from rpeg.numerics.parallel.shards import Box, Shard, Split, Tile
 from rpeg.numerics.parallel.split import split_model
 from rpeg.numerics.parallel.split_head import split_scores
 from rpeg.numerics.parallel.tensor import partial
 from rpeg.numerics.scores import Scores, response_scores, response_values
 from rpeg.numerics.value_head import ValueHead
+from rpeg.shapes.splits import ROW_AXES
 
 __all__ = ["SHARDS_WEIGHTS", "Passing", "ShardedModel"]
 

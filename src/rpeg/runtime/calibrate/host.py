@@ -149,7 +149,7 @@ class _Found:
         lengths = _range(trial.prompt_tokens + trial.response_tokens for trial in trials)
         passes = {**alone, "dtype": ["float32"], "hidden": _range(trial.hidden for trial in trials)}
         prompts = {"device": ["cpu"], "tp": [1, 1], "prompt_tokens": _range(trial.prompt_tokens for trial in trials)}
-        worlds = {"kind": ["loopback"], "gpus": _range(self.sent.sums_s)}
+        worlds = {"kind": ["loopback"], "gpus": _range({world for _, world, _, _ in self.sent.points})}
         rows = {"rows": errors["rows"]}
         by_pass = {name: errors[name] for name in ("train", "forward", "update")}
         peaks, links = {"fitted": self.memory.error_pct}, {"nccl": self.links.errors_pct}

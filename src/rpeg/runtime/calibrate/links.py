@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,20 +40,15 @@ class Sent:
     """Half of a round trip of four bytes between two."""
     bytes_per_s: float
     """Of a large message between two."""
-    sums_s: Mapping[int, Mapping[int, float]]
-    """Seconds of an all-reduce, by processes, then by bytes."""
-    others_s: Mapping[Collective, Mapping[int, Mapping[int, float]]] = field(
-        default_factory=dict[Collective, Mapping[int, Mapping[int, float]]]
-    )
-    """The same of other collectives, by kind: what splits of a model ask for."""
+    collectives_s: Mapping[Collective, Mapping[int, Mapping[int, float]]]
+    """Seconds of a collective, by processes, then by bytes: sums in any case, and what splits of a model ask for."""
 
     @property
     def points(self) -> list[tuple[Collective, int, int, float]]:
         """Everything as kind, processes, bytes and seconds."""
-        every = {Collective.ALL_REDUCE: self.sums_s, **self.others_s}
         return [
             (kind, world, size, seconds)
-            for kind, worlds in every.items()
+            for kind, worlds in self.collectives_s.items()
             for world, each in worlds.items()
             for size, seconds in each.items()
         ]
@@ -75,14 +70,13 @@ def measure_links(worlds: tuple[int, ...], rounds: int) -> Sent:
         for kind in _COLLECTIVES
     }
     first = found[worlds[0]]
-    sums_s = kinds.pop(Collective.ALL_REDUCE)
-    return Sent(first["latency"]["s"], first["bandwidth"]["bytes_per_s"], sums_s, kinds)
+    return Sent(first["latency"]["s"], first["bandwidth"]["bytes_per_s"], kinds)
 
 
 def fit_links(link: Link, sent: Sent) -> LinkFits:
     """Return the constants with which the model of collectives is nearest to what was measured on ``link``."""
     measured = np.array([seconds for *_, seconds in sent.points])
-    has_exchanges = Collective.ALL_TO_ALL in sent.others_s
+    has_exchanges = Collective.ALL_TO_ALL in sent.collectives_s
 
     def constants(values: Mapping[str, float]) -> LinkConstants:
         hop_s = values.get("hop_s", sent.latency_s)
@@ -101,7 +95,7 @@ def fit_links(link: Link, sent: Sent) -> LinkFits:
         return np.array([float(collective_s(kind, float(size), group, links)) for kind, group, size in groups])
 
     start = {"start_s": 5e-5, "bandwidth_fraction": 0.6, "half_bytes": 1e6}
-    if len(sent.sums_s) > 1:  # of two processes alone nobody can tell a start from hops
+    if len(sent.collectives_s[Collective.ALL_REDUCE]) > 1:  # of two processes alone nobody can tell a start from hops
         start["hop_s"] = sent.latency_s
     start |= {"exchange_start_s": 5e-5, "exchange_fraction": 1.0} if has_exchanges else {}
     limits = {"bandwidth_fraction": (0.05, 5.0), "half_bytes": (1.0, 1e9), "exchange_fraction": (0.05, 20.0)}
