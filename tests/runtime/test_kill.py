@@ -46,7 +46,7 @@ def lines(folder: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, staleness: int) -> None:
     recipe = tmp_path / "tiny.yaml"
     sections = {"run": {"steps": 12, "checkpoint_every_steps": 3}, "algorithm": {"staleness": staleness}}

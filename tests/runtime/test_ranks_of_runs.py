@@ -120,6 +120,15 @@ def _apart(axis: str, samplers: int, start: Bind = bind_local, **layout: Any) ->
     return bind
 
 
+def trained_in_shares(graph: Graph) -> Plan:
+    """Return the plan with sampling on one rank, the first of the world, and training by ZeRO 3 on two others."""
+    moves = ["place{stage=kl_control,mesh=host}"] if "kl_control" in graph.stage_of else []
+    return _apart("dp", 1, moved(*moves), zero=3)(graph)
+
+
+in_tensors, in_stages = _apart("tp", 1, shard=TP), _apart("pp", 1, shard=PP)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Return the run whose ranks are alone: the controller carries its weights."""
@@ -134,7 +143,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     [
         pytest.param(_apart("dp", 1, zero=3), id="shares"),
         pytest.param(_apart("tp", 2, shard=TP), id="parts, to two replicas"),
-        pytest.param(_apart("pp", 1, shard=PP), id="stages"),
+        pytest.param(in_stages, id="stages"),
     ],
 )
 def test_training_apart_from_sampling_equals_one_rank(alone: RunFolder, tmp_path: Path, bind: Bind) -> None:
@@ -146,12 +155,6 @@ def test_training_apart_from_sampling_equals_one_rank(alone: RunFolder, tmp_path
     assert len(pushes) == 3
     assert min(pushes) > 0
     assert all(row["weights/probe_difference"] < 1e-4 for row in untimed(folder)[1:])
-
-
-def trained_in_shares(graph: Graph) -> Plan:
-    """Return the plan with sampling on one rank, the first of the world, and training by ZeRO 3 on two others."""
-    moves = ["place{stage=kl_control,mesh=host}"] if "kl_control" in graph.stage_of else []
-    return _apart("dp", 1, moved(*moves), zero=3)(graph)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from tests.runtime.homes.test_processes import running, wait_until
 from tests.runtime.homes.test_ranked_home import begin, free_port
 from tests.runtime.homes.test_ray_home import alive, below, clusters, listening
 from tests.runtime.test_kill import command, lines
-from tests.runtime.test_ranks_of_runs import trained_in_shares
+from tests.runtime.test_ranks_of_runs import APART, Bind, in_stages, in_tensors, trained_in_shares
 from tests.runtime.test_run import tensors, untimed
 
 from rpeg.observe.run_folder import RunFolder
@@ -47,13 +47,21 @@ AWAY = (
 """What the ranks that train have on their devices only while they use it."""
 
 
-def words(folder: Path, home: str, steps: int = 10_000, residencies: tuple[Residency, ...] = ()) -> list[str]:
-    """Return the command of a run that samples on one rank and trains by ZeRO 3 on two others, from a file."""
+def words(
+    folder: Path,
+    home: str,
+    steps: int = 10_000,
+    residencies: tuple[Residency, ...] = (),
+    bind: Bind = trained_in_shares,
+) -> list[str]:
+    """Return the command of a run that samples on one rank and trains on two others, by ZeRO 3, from a file."""
     recipe = tiny_recipe(
-        algorithm={"staleness": 1}, run={"steps": steps, "home": home, "checkpoint_every_steps": 2, "keep_last": 1000}
+        model=APART["model"],
+        algorithm={"staleness": 1},
+        run={"steps": steps, "home": home, "checkpoint_every_steps": 2, "keep_last": 1000},
     )
     (folder / "tiny.yaml").write_text(recipe.to_yaml())
-    plan = replace(trained_in_shares(build_graph(recipe)), residencies=residencies)
+    plan = replace(bind(build_graph(recipe)), residencies=residencies)
     (folder / "plan.json").write_text(plan.to_json())
     return command(folder / "tiny.yaml", folder / "run", "--plan", str(folder / "plan.json"))
 
@@ -180,9 +188,18 @@ def test_data_that_every_rank_has_away_at_times_changes_nothing(reference: Path,
 
 
 @pytest.mark.slow
-def test_torchrun_computes_the_same(reference: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bind", [trained_in_shares, in_tensors, in_stages])
+def test_every_home_trains_a_split_model_alike(tmp_path: Path, bind: Bind) -> None:
+    """From the start of a command to its end: local processes, what torchrun started, and actors of Ray."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "--no-python"]
-    process = begin([*torchrun, *words(tmp_path, "processes", steps=STEPS + 1)], {})
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    assert_equal(tmp_path, reference)
+    starts: dict[str, tuple[list[str], str]] = {
+        "processes": ([], "processes"),
+        "torchrun": (torchrun, "processes"),
+        "ray": ([], "ray"),
+    }
+    for name, (launcher, home) in starts.items():
+        (tmp_path / name).mkdir()
+        process = begin([*launcher, *words(tmp_path / name, home, STEPS + 1, bind=bind)], {})
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        assert_equal(tmp_path / name, tmp_path / "processes")
