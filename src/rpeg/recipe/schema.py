@@ -246,7 +246,8 @@ class RunSection(Section):
     address: Annotated[str, Field(pattern=r"^(auto|[^/\s]+:\d{1,5})$")] | None = None
     """Where a Ray cluster to join is: host:port, or auto; default: start one here and end it with the run."""
     wait_limit_s: PositiveFloat = 1800.0
-    """Longest wait for one event, in seconds, before the run says what it waits for and ends."""
+    """Longest wait for one event, for the start of the workers or for a save, in seconds, before the run says what it
+    waits for and ends."""
 
 
 class Recipe(Section):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,8 +85,9 @@ def save(
         save_roles: writes what was learned into a given folder, ``model/`` and the moments at least.
     """
     target = folder.checkpoint(state.step)
-    draft = target.with_name(f".{target.name}.tmp")
-    _remove(draft)
+    _sweep(folder)
+    # Under a name of its own: a worker that did not finish an earlier draft in time may still be writing that one.
+    draft = target.with_name(f".{target.name}.{time.monotonic_ns()}.tmp")
     draft.mkdir(parents=True)
     save_roles(draft)
     tensors = {
@@ -140,10 +142,16 @@ def _outlived(folder: RunFolder, saved: Path, keep_last: int) -> list[Path]:
     return older[: found.index(complete[-keep_last])] if len(complete) >= keep_last else []
 
 
+def _sweep(folder: RunFolder) -> None:
+    """Delete drafts that were never finished."""
+    for draft in folder.checkpoints.glob(".step-*"):
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def _remove(path: Path) -> None:
     """Delete a folder; it loses its name first, so that nobody finds half of it."""
     if path.exists():
-        gone = path.with_name(f".{path.name.lstrip('.')}.gone")
+        gone = path.with_name(f".{path.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
         os.replace(path, gone)
         shutil.rmtree(gone)
