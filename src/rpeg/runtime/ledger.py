@@ -53,7 +53,10 @@ class Ledger:
         self._wait = max(reads, default=0)
         self._read_later: dict[int, list[Mapping[str, object]]] = {}
         for entry in ahead:
-            self.add(Span.from_row(entry["span"]), _outcome(entry))
+            if "span" in entry:
+                self.add(Span.from_row(entry["span"]), _outcome(entry))
+            else:
+                self._read_later[entry["read_in"]] = entry["records"]
         self.costs = MeasuredCosts()
         self._predicted_s: float | None = None
         self._closed_s = time.monotonic()
@@ -61,7 +64,8 @@ class Ledger:
     def ahead(self) -> list[Mapping[str, Any]]:
         """Return what is known of steps that are not closed, as plain values for a checkpoint."""
         firings = [pair for step in self._steps.values() for pair in zip(step.spans, step.outcomes, strict=True)]
-        return [_entry(span, outcome) for span, (_, outcome) in firings]
+        waiting = [{"read_in": step, "records": list(records)} for step, records in self._read_later.items()]
+        return [*(_entry(span, outcome) for span, (_, outcome) in firings), *waiting]
 
     def add(self, span: Span, outcome: Outcome) -> None:
         """Enter one firing; rows that are swept over again have been counted."""

@@ -54,8 +54,7 @@ class Task:
 
     def again(self) -> Task:
         """Return the task for a further call of a firing, whose worker has the rows and the weights."""
-        none = Rows({})
-        return replace(self, groups=none, samples=none, weights=None, carried=None, places=())
+        return replace(self, groups=self.groups.part(0, 0), samples=Rows({}), weights=None, carried=None, places=())
 
 
 class Progress(StrEnum):
