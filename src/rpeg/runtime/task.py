@@ -83,6 +83,8 @@ class Outcome:
     """What the user should hear of."""
     rewards: tuple[float, ...] = ()
     """Reward of every sample, NaN where there is none, to be read beside it."""
+    unscored: tuple[str, ...] = ()
+    """Why samples have no reward, where anything is known of it."""
     worth: tuple[float, ...] = ()
     """Mean advantage of every sample, to be read beside it."""
     num_rows: int = 0
