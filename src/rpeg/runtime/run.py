@@ -51,6 +51,7 @@ from rpeg.runtime.rows import Rows
 from rpeg.runtime.spread_watch import SpreadWatch
 from rpeg.runtime.store import Store
 from rpeg.runtime.support import check_plan_runs
+from rpeg.runtime.support_learning import learning_advice
 from rpeg.runtime.task import Outcome, Task
 from rpeg.runtime.waiting import awaited
 from rpeg.runtime.worker import WorkerSpec, use_threads
@@ -157,7 +158,7 @@ class _Run:
         self._threads = self._recipe.run.threads or max(1, (os.cpu_count() or 1) // self._num_slots())
         use_threads(self._threads, deterministic=self._recipe.run.deterministic)
         self.listener.on_start(self._info(step, is_new=start is None))
-        for note in _notes(self._recipe, source):
+        for note in _notes(self._recipe, self._graph, source):
             self.listener.on_message(note)
         with (
             MetricsWriter(self.folder, first_step=step + 1 if step else 0) as self._metrics,
@@ -293,9 +294,9 @@ class _Run:
         return RunSummary(status, self._steps_done, time.monotonic() - self._began_s, *accuracies, model)
 
 
-def _notes(recipe: Recipe, source: PromptSource) -> list[str]:
+def _notes(recipe: Recipe, graph: Graph, source: PromptSource) -> list[str]:
     """Return what is legal but worth saying before a run."""
-    notes = [f"advice: {fault}" for fault in advice(recipe, Path.cwd())]
+    notes = [f"advice: {fault}" for fault in [*advice(recipe, Path.cwd()), *learning_advice(graph, recipe)]]
     if source.num_dropped:
         limit = recipe.data.max_prompt_tokens
         notes.append(f"{source.num_dropped} prompts of more than {limit} tokens were dropped (data.long_prompts)")
