@@ -9,6 +9,12 @@ from typing import Any
 
 from tests.cli.conftest import Ended
 
+from rpeg.plan.bind import bind_local
+from rpeg.recipe.graph import build_graph
+from rpeg.recipe.load import load_recipe
+from rpeg.search.bundle import Bundle, write_bundle
+from rpeg.transforms.registry import parse
+
 Rpeg = Callable[..., Ended]
 Write = Callable[..., str]
 
@@ -44,6 +50,30 @@ def test_moves_and_a_plan_file_with_them_have_the_same_result(rpeg: Rpeg, recipe
     assert "load:ref.weights.0" in (folder / "filed" / "report.html").read_text()
     assert rpeg("report", "filed").status == 0
     ended = rpeg("train", *words[:1], "run.steps=4", "--resume", "--run-dir", "filed", *MOVES[:2], "--quiet")
+    assert (ended.status, ended.err) == (0, "")
+
+
+def test_a_plan_with_a_graph_of_its_own_resumes_under_that_plan_only(rpeg: Rpeg, recipe: Write, folder: Path) -> None:
+    words, run = (recipe(algorithm={"staleness": 1}), "--run-dir", "run", "--quiet"), folder / "run"
+    graph = parse("retime{stage=gen,r=-1}").apply(build_graph(load_recipe(Path(words[0]), [])))
+    write_bundle(folder / "plan.json", Bundle(bind_local(graph), graph))
+    assert rpeg("train", *words, "run.steps=1", "--plan", "plan.json").status == 0
+    (folder / "plan.json").unlink()
+    refused = rpeg("train", *words, "run.steps=2", "--resume")
+    assert refused.faults == [
+        "gen.0: after step 1 rollouts of step 1 wait to be read, this plan goes on with those of step 2; "
+        "resume with the plan that the run was saved under: --plan run/plan.json"
+    ]
+    for steps in (2, 3):  # what is run becomes the plan of the folder, and is the same one
+        ended = rpeg("train", *words, f"run.steps={steps}", "--resume", "--plan", "run/plan.json")
+        assert (ended.status, ended.err) == (0, "")
+    assert [row["step"] for row in numbers(run)] == [0, 1, 2, 3]
+
+
+def test_a_plan_for_a_recipe_with_rewrites(rpeg: Rpeg, recipe: Write, folder: Path) -> None:
+    words = (recipe(algorithm={"rewrites": ["stream{producer=gen,firings=2}"]}), "--run-dir", "run", "--quiet")
+    assert rpeg("train", *words).status == 0
+    ended = rpeg("train", *words, "run.steps=2", "--resume", "--plan", "run/plan.json")
     assert (ended.status, ended.err) == (0, "")
 
 

@@ -13,7 +13,15 @@ from rpeg.graph.access import Access, Mode
 from rpeg.graph.contract import Kl, Logprob
 from rpeg.graph.data import Column, Data, DataKind, Lifetime, Per
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators, lead, oldest_lineage, reachable_backwards, staleness, zero_delay_cycle
+from rpeg.graph.lineage import (
+    generators,
+    lead,
+    oldest_lineage,
+    reachable_backwards,
+    staleness,
+    waited,
+    zero_delay_cycle,
+)
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.graph.validate import validate
 
@@ -101,6 +109,17 @@ def test_samples_that_are_carried_over_are_older(minimal: Graph, edit: Any) -> N
     unfinished = Data("unfinished", DataKind.STATE, (), Per.SAMPLE, max_carry=3)
     graph = edit.add(minimal, unfinished, Access("gen", "unfinished", Mode.UPDATE))
     assert (staleness(graph, "gen"), lead(graph, "gen")) == (3, 0)
+
+
+def test_rows_wait_as_the_delays_on_their_way_say() -> None:
+    graph = grpo(4, 2, 2, kl=Kl.LOSS)
+    assert {waited(graph, stage.name) for stage in graph.stages} == {0}
+    later = retimed(graph, 1)
+    assert {stage.name: waited(later, stage.name) for stage in later.stages if waited(later, stage.name) == 0} == {
+        name: 0 for name in ("gen", "push", "pull")
+    }
+    accesses = tuple(replace(a, delay=1) if (a.stage, a.data) == ("advantage", "scores") else a for a in later.accesses)
+    assert waited(replace(later, accesses=accesses), "advantage") == 2
 
 
 def test_samples_that_train_nothing_have_no_staleness(minimal: Graph, edit: Any) -> None:

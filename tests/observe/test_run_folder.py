@@ -75,6 +75,17 @@ def test_truncate_after_forgets_later_steps_only(tmp_path: Path) -> None:
     assert folder.warmup.read_text() == '{"update": 9}\n'
 
 
+def test_truncate_after_forgets_samples_that_had_waited_for_their_rewards(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for path in (folder.metrics, folder.samples):
+        with JsonLines(path) as lines:
+            lines.extend({"step": step, "held_out": held_out} for step in (1, 2, 3) for held_out in (False, True))
+    folder.truncate_after(2, {2})
+    kept = [(row["step"], row["held_out"]) for row in read_json_lines(folder.samples)]
+    assert kept == [(1, False), (1, True), (2, True)]
+    assert [row["step"] for row in read_json_lines(folder.metrics)] == [1, 1, 2, 2]
+
+
 def test_truncate_after_does_nothing_where_nothing_is(tmp_path: Path) -> None:
     RunFolder(tmp_path).truncate_after(3)
     assert list(tmp_path.iterdir()) == []

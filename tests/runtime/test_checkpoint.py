@@ -29,11 +29,12 @@ def silent(text: str) -> None:
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    state = State(4, "digest", {"steps": 4, "tokens": 99})
+    state = State(4, "digest", {"steps": 4, "tokens": 99}, unread=({"step": 4, "reward": 1.0},))
     save(folder, state, WAITING, 2, write_model)
     found = newest(folder, silent)
     assert found is not None
     assert found.state == state
+    assert found.names == {"rollouts/4"}
     rows = found.waiting()["rollouts/4"]
     assert [row.tolist() for row in rows.ragged("tokens").rows()] == [[1, 2], [3]]
     assert rows.tensor("finished").tolist() == [True, False]

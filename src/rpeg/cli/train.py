@@ -143,6 +143,8 @@ def require_torch(command: str) -> None:
 def graph_and_plan(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe], Graph], Callable[[Graph], Plan]]:
     """Return what makes the graph and the plan to run: a file has both, else they are the recipe's on this machine.
 
+    The file may also be the plan in a run folder, which has the graph beside it.
+
     Raises:
         PlanError: when the plan is for another algorithm than the recipe's.
     """
@@ -154,13 +156,26 @@ def graph_and_plan(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe]
     from rpeg.search.bundle import read_bundle
 
     bundle, own = read_bundle(path), build_graph(recipe)
-    graph = bundle.graph or own
-    origin = graph.history[0].before if graph.history else graph.digest()
-    if origin != _contracted(own, graph).digest() or bundle.plan.graph != graph.digest():
-        text = f"is for {graph.name} {origin[:8]}, the recipe asks for {own.name} {own.digest()[:8]}"
+    graph = bundle.graph or _beside(path, bundle.plan) or own
+    origins = [*(applied.before for applied in graph.history), graph.digest()]
+    if _contracted(own, graph).digest() not in origins or bundle.plan.graph != graph.digest():
+        text = f"is for {graph.name} {origins[0][:8]}, the recipe asks for {own.name} {own.digest()[:8]}"
         remedy = "plan this recipe with the same overrides: rpeg plan RECIPE --cluster local:2 --out plan.json"
         raise PlanError("rpeg train", [Fault(str(path), text, remedy)])
     return (lambda _: graph), (lambda _: bundle.plan)
+
+
+def _beside(path: Path, plan: Plan) -> Graph | None:
+    """Return the graph of the run folder in which a plan is, None where there is none or another one."""
+    from rpeg.graph.json import from_json
+    from rpeg.graph.validate import check
+    from rpeg.observe.run_folder import RunFolder
+
+    file = RunFolder(path.parent).graph_json
+    if not file.is_file():
+        return None
+    graph = from_json(file.read_text(encoding="utf-8"))
+    return check(graph) if graph.digest() == plan.graph else None
 
 
 def _moved(bind: Callable[[Graph], Plan], texts: list[str]) -> Callable[[Graph], Plan]:

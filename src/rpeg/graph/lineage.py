@@ -22,6 +22,7 @@ __all__ = [
     "oldest_lineage",
     "reachable_backwards",
     "staleness",
+    "waited",
     "zero_delay_cycle",
 ]
 
@@ -130,6 +131,12 @@ def _delays(path: Path) -> int:
 def _carry(graph: Graph, generator: str) -> int:
     states = (graph.data_of[a.data] for a in graph.writes(generator))
     return sum(data.max_carry for data in states if data.kind is DataKind.STATE)
+
+
+def waited(graph: Graph, stage: str) -> int:
+    """Return how many steps the rows that come to a stage have waited on their way from the generator."""
+    ways = (edge for edge in graph.edges() if edge.reader == stage and _is_stream(graph.data_of[edge.data]))
+    return max((waited(graph, edge.writer) + edge.delay for edge in ways), default=0)
 
 
 def reachable_backwards(graph: Graph, ends: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -177,9 +177,10 @@ class RunFolder:
         steps = {path: int(match[1]) for path in found if (match := _CHECKPOINT.fullmatch(path.name))}
         return sorted(steps, key=steps.__getitem__)
 
-    def truncate_after(self, step: int) -> None:
+    def truncate_after(self, step: int, unread: Collection[int] = ()) -> None:
         """Forget what metrics, samples and spans say of later steps; a run resumed at ``step`` writes them again.
 
+        It also writes the samples of the ``unread`` steps, which had waited for their rewards; those held out had not.
         Each file changes in one atomic step; lines without a step stay.
         """
 
@@ -187,8 +188,11 @@ class RunFolder:
             at = row.get("step")
             return not isinstance(at, int) or at <= step
 
-        for path in (self.metrics, self.samples, self.spans):
-            keep_lines(path, is_kept)
+        def is_told(row: Mapping[str, object]) -> bool:
+            return is_kept(row) and (row.get("step") not in unread or bool(row.get("held_out")))
+
+        for path, keep in ((self.metrics, is_kept), (self.samples, is_told), (self.spans, is_kept)):
+            keep_lines(path, keep)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -4,8 +4,9 @@
         model/                 weights and tokenizer, an ordinary Hugging Face folder
         adapter/               what is trained beside frozen weights, an ordinary folder of peft; `model/` has it added
         moments.safetensors    state of the optimizer
-        rows.safetensors       rollouts made ahead, texts of their columns in state.json
-        state.json             step, counters, digest, firings done ahead, size of every file: written last
+        rows.safetensors       rows that wait, the kinds of their columns in state.json
+        state.json             step, counters, digest, firings done ahead, samples to be told of, size of every file:
+                               written last
 
 A checkpoint is written beside its final place and moved there by one rename after all of it is on disk. There is no
 state of random number generators: every draw is a function of seed, step and position (`rpeg.numerics.draws`).
@@ -48,6 +49,8 @@ class State:
     """Totals since the run began, under the names of the metrics."""
     ahead: Sequence[Mapping[str, object]] = ()
     """What the ledger has of later steps: firings that were done ahead."""
+    unread: Sequence[Mapping[str, object]] = ()
+    """Lines of ``samples.jsonl`` of these steps that still lack a reward or an advantage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,22 @@ class Checkpoint:
         """The weights, as a Hugging Face folder."""
         return self.path / MODEL
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the rows that wait."""
+        return set(self._kinds)
+
+    @property
+    def _kinds(self) -> dict[str, dict[str, str]]:
+        """Of rows that wait, the kinds of their columns."""
+        return cast(dict[str, dict[str, dict[str, str]]], read_json(self.path / _STATE))["waiting"]
+
     def waiting(self) -> dict[str, Rows]:
-        """Return the rollouts that were made ahead."""
-        record = cast(dict[str, dict[str, dict[str, str]]], read_json(self.path / _STATE))
+        """Return the rows that wait to be read."""
         tensors = load_file(self.path / _ROWS) if (self.path / _ROWS).exists() else {}
         return {
             name: Rows({column: _column(f"{name}:{column}", kind, tensors) for column, kind in columns.items()})
-            for name, columns in record["waiting"].items()
+            for name, columns in self._kinds.items()
         }
 
 
@@ -80,7 +92,7 @@ def save(
     Args:
         folder: the run.
         state: what it says about itself.
-        waiting: rollouts made ahead, by name.
+        waiting: rows that not all of their readers have read, by name.
         keep_last: how many complete checkpoints stay. A broken one stays until so many newer ones are complete.
         save_roles: writes what was learned into a given folder, ``model/`` and the moments at least.
     """
@@ -116,8 +128,8 @@ def newest(folder: RunFolder, warn: Callable[[str], None]) -> Checkpoint | None:
         if not faults:
             record = cast(dict[str, object], read_json(path / _STATE))
             known = {name: record[name] for name in ("step", "graph", "counters")}
-            ahead = tuple(cast(Sequence[Mapping[str, object]], record.get("ahead", ())))
-            return Checkpoint(path, State(**known, ahead=ahead))  # pyright: ignore[reportArgumentType]
+            lists = {name: tuple(cast(list[object], record.get(name, ()))) for name in ("ahead", "unread")}
+            return Checkpoint(path, State(**known, **lists))  # pyright: ignore[reportArgumentType]
         warn(f"checkpoint {path.name} is incomplete and is passed over: {faults[0]}")
     return None
 
@@ -166,7 +178,7 @@ def _flush(path: Path) -> None:
 
 
 def _parts(column: Column) -> list[tuple[str, Tensor]]:
-    assert not isinstance(column, list), "rollouts made ahead carry no texts"
+    assert not isinstance(column, list), "rows that wait carry no texts"
     if isinstance(column, Ragged):
         return [(".values", column.values_S.contiguous()), (".lengths", column.lengths_N.contiguous())]
     return [("", column.contiguous())]

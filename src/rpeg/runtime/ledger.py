@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 from rpeg.errors import RunFault
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators
+from rpeg.graph.lineage import waited
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.observe.measured import MeasuredCosts
 from rpeg.observe.trace import Span
@@ -40,25 +40,28 @@ class Ledger:
     """Collects spans and outcomes; closes a step with its metrics, counters and samples."""
 
     def __init__(
-        self, graph: Graph, plan: Plan, counters: Mapping[str, int], ahead: Iterable[Mapping[str, Any]] = ()
+        self,
+        graph: Graph,
+        plan: Plan,
+        counters: Mapping[str, int],
+        ahead: Iterable[Mapping[str, Any]] = (),
+        unread: Iterable[Mapping[str, Any]] = (),
     ) -> None:
-        """Go on from ``counters``, all 0 at the beginning of a run, and from what `ahead` returned."""
+        """Go on from ``counters``, all 0 at the beginning of a run, and from what `ahead` and `unread` returned."""
         self._graph, self._plan = graph, plan
         # A generator that judges in rounds has sampled more than is compared in the end.
         has_rounds = any(stage.body is not None and stage.body.index == "round" for stage in graph.stages)
         self._counted = StageKind.GENERATE if has_rounds else StageKind.ADVANTAGE
         self.counters = {name: counters.get(name, 0) for name in ("steps", "updates", "prompts", "samples", "tokens")}
         self._steps: dict[int, _Step] = defaultdict(_Step)
-        # Where rows wait before they are judged, so do the samples to read, for the step that has their rewards.
-        written = [write.data for stage in generators(graph) for write in graph.writes(stage.name)]
-        reads = [read.delay for name in written if not graph.is_state(name) for read in graph.readers(name)]
-        self._wait = max(reads, default=0)
-        self._read_later: dict[int, list[Mapping[str, object]]] = {}
+        # Where rows wait before they are judged, so do the samples to read, for the step that has their advantages.
+        self._waited = {stage.name: waited(graph, stage.name) for stage in graph.stages}
+        self._longest = max((self._waited[s.name] for s in graph.stages if s.kind is StageKind.ADVANTAGE), default=0)
+        self._unread: dict[int, list[dict[str, object]]] = defaultdict(list)
+        for record in unread:
+            self._unread[record["step"]].append(dict(record))
         for entry in ahead:
-            if "span" in entry:
-                self.add(Span.from_row(entry["span"]), _outcome(entry))
-            else:
-                self._read_later[entry["read_in"]] = entry["records"]
+            self.add(Span.from_row(entry["span"]), _outcome(entry))
         self.costs = MeasuredCosts()
         self._predicted_s: float | None = None
         self._closed_s = time.monotonic()
@@ -66,8 +69,11 @@ class Ledger:
     def ahead(self) -> list[Mapping[str, Any]]:
         """Return what is known of steps that are not closed, as plain values for a checkpoint."""
         firings = [pair for step in self._steps.values() for pair in zip(step.spans, step.outcomes, strict=True)]
-        waiting = [{"read_in": step, "records": list(records)} for step, records in self._read_later.items()]
-        return [*(_entry(span, outcome) for span, (_, outcome) in firings), *waiting]
+        return [_entry(span, outcome) for span, (_, outcome) in firings]
+
+    def unread(self) -> list[Mapping[str, object]]:
+        """Return samples to read of steps that are closed, whose rewards or advantages are still to come."""
+        return [record for records in self._unread.values() for record in records]
 
     def add(self, span: Span, outcome: Outcome) -> None:
         """Enter one firing; rows that are swept over again have been counted.
@@ -117,16 +123,23 @@ class Ledger:
         return metrics, self._samples(number, step), step.spans
 
     def _samples(self, number: int, step: _Step) -> list[dict[str, object]]:
-        """Return the samples to read, with the rewards and the advantages that came after them."""
+        """Return the samples to read whose rewards and advantages are all there now, and those held out."""
         records = [record for _, outcome in step.outcomes for record in outcome.records]
-        self._read_later[number + self._wait] = [record for record in records if not record["held_out"]]
-        rewards = [value for _, outcome in step.outcomes for value in outcome.rewards]
-        worth = [value for _, outcome in step.outcomes for value in outcome.worth]
-        judged = zip(self._read_later.pop(number, []), rewards, worth, strict=False)  # some are read, all are judged
-        return [
-            *({**record, "reward": reward, "advantage": value} for record, reward, value in judged),
-            *(dict(record) for record in records if record["held_out"]),
-        ]
+        self._unread[number] += [dict(record) for record in records if not record["held_out"]]
+        self._enter(number, "reward", [(stage, outcome.rewards) for stage, outcome in step.outcomes])
+        self._enter(number, "advantage", [(stage, outcome.worth) for stage, outcome in step.outcomes])
+        done = self._unread.pop(number - self._longest, [])
+        return [*done, *(dict(record) for record in records if record["held_out"])]
+
+    def _enter(self, number: int, key: str, told: Sequence[tuple[Stage | None, Sequence[float]]]) -> None:
+        """Put what stages said in a step beside the samples that it was said of."""
+        values: dict[int, list[float]] = defaultdict(list)
+        for stage, found in told:
+            if stage is not None and found:
+                values[number - self._waited[stage.name]] += found
+        for at, found in values.items():
+            for record, value in zip(self._unread.get(at, ()), found, strict=False):  # some are read, all are judged
+                record[key] = value
 
     def _count(self, samples: int, tokens: int) -> None:
         added = {

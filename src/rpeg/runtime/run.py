@@ -37,6 +37,7 @@ from rpeg.recipe.graph import build_graph
 from rpeg.recipe.rules import advice
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import ADAPTER, MODEL, Checkpoint, State, save
+from rpeg.runtime.cuts import Cuts
 from rpeg.runtime.engine import WallClock
 from rpeg.runtime.group import Groups
 from rpeg.runtime.hauls import Hauls
@@ -58,6 +59,9 @@ from rpeg.runtime.worker import WorkerSpec, use_threads
 from rpeg.runtime.world import Place, slot_of, slots
 
 __all__ = ["planned", "train"]
+
+_PROMPTS = "prompts"
+"""Data that comes from outside in every step."""
 
 
 def train(
@@ -90,8 +94,8 @@ def train(
     graph, plan, events = planned(recipe, build, bind or partial(bind_local, engine=recipe.sampling.engine))
     folder = open_folder()
     with folder.lock(), Interrupt(listener.on_message) as interrupt:
-        start = find_start(recipe, folder, listener, resume=resume)
         run = _Run(recipe, graph, plan, events, folder, listener, interrupt)
+        start = find_start(recipe, folder, run.cuts, listener, resume=resume)
         try:
             run.go(source, start)
         except BaseException as error:
@@ -144,7 +148,7 @@ class _Run:
     ) -> None:
         self._recipe, self.folder, self.listener, self._interrupt = recipe, folder, listener, interrupt
         self._graph, self._plan, self._events = graph, plan, events
-        self._hauls = Hauls(graph, plan)
+        self._hauls, self.cuts = Hauls(graph, plan), Cuts(graph, events, (_PROMPTS,))
         self._began_s = time.monotonic()
         self._steps_done = 0
         self._spread = SpreadWatch()
@@ -227,11 +231,11 @@ class _Run:
     def _play(self, groups: Groups, source: PromptSource, start: Checkpoint | None) -> None:
         """Play from cut to cut and save at each; the last cut is the last step or where Ctrl-C left off."""
         steps = self._recipe.run.steps
-        told = (start.state.counters, start.state.ahead) if start else ({}, ())
+        told = (start.state.counters, start.state.ahead, start.state.unread) if start else ({}, (), ())
         self._ledger = Ledger(self._graph, self._plan, *told)
-        store = Store(self._graph, {"prompts": source.rows})
+        store = Store(self._graph, {_PROMPTS: source.rows})
         if start:
-            store.restore(start.waiting())
+            store.restore(start.waiting(), self.cuts, self._steps_done)
         hear = (self._hear, self._close_step)
         ahead, limit_s = range(self._steps_done, steps), self._recipe.run.wait_limit_s
         clock = WallClock(self._graph, self._events, groups, store, ahead, hear, limit_s, self._hauls)
@@ -259,15 +263,17 @@ class _Run:
 
     def _save(self, groups: Groups, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
-        state = State(self._steps_done, self._graph.digest(), self._ledger.counters, self._ledger.ahead())
         keep, limit_s = self._recipe.run.keep_last, self._recipe.run.wait_limit_s
+        ledger, waiting = self._ledger, store.waiting()
+        assert waiting.keys() == self.cuts.waiting(self._steps_done), f"not the rows of a cut: {sorted(waiting)}"
+        state = State(self._steps_done, self._graph.digest(), ledger.counters, ledger.ahead(), ledger.unread())
 
         def save_roles(draft: Path) -> None:
             for mesh in learning:
                 what = f"{mesh} to save what it has learned until step {state.step}"
                 awaited(groups.save(mesh, draft), limit_s, lambda what=what: [what])
 
-        save(self.folder, state, store.waiting(), keep, save_roles)
+        save(self.folder, state, waiting, keep, save_roles)
 
     def _leave(self) -> None:
         """Leave the model, the trace and the prediction behind."""

@@ -10,10 +10,9 @@ import torch
 from rpeg.graph.access import Access
 from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators
 from rpeg.plan.events import Event
 from rpeg.plan.firings import num_events, row_parts
-from rpeg.runtime.carry import carry_of
+from rpeg.runtime.cuts import PLACES, Cuts, placing, readers, row_name
 from rpeg.runtime.flow import flows
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Staged, Task, Weights
@@ -24,8 +23,6 @@ Provider = Callable[[int], Rows]
 """Gives the rows of EXTERNAL data for a step."""
 
 _EMPTY = Rows({})
-_PLACES = "places"
-"""Kept like the rows of a step: which of its groups each firing of the generator made."""
 
 
 class Store:
@@ -38,17 +35,12 @@ class Store:
         self._rows: dict[tuple[str, int], dict[tuple[str, int], Rows]] = defaultdict(dict)
         self._weights: dict[tuple[str, int], Weights | Staged] = {}
         self._reads: dict[tuple[str, int], int] = defaultdict(int)
-        self._num_reads = {d.name: sum(num_events(graph, a.stage) for a in graph.readers(d.name)) for d in graph.data}
+        self._num_reads = {
+            data: sum(num_events(graph, access.stage) for access in found)
+            for data, found in readers(graph, providers).items()
+        }
         self._flowing = {stage.name for stage in graph.stages if flows(graph, stage.name)}
-        # Whose groups come in the order of their ends.
-        self._placing = self._flowing | {each.name for each in generators(graph) if carry_of(graph, each.name)}
-        self._num_reads[_PLACES] = sum(
-            num_events(graph, access.stage)
-            for data in graph.data
-            if data.name in providers
-            for access in graph.readers(data.name)
-            if access.stage not in self._placing
-        )
+        self._placing = placing(graph)
 
     def task(self, event: Event, step: int) -> Task:
         """Return the task of ``event`` for ``step`` with the columns that its accesses name."""
@@ -95,7 +87,7 @@ class Store:
         firing = event.firing % used
         if event.stage in self._flowing:
             return rows.only(access.columns) if firing == 0 else rows.only(access.columns).part(0, 0)
-        made = [places for _, places in sorted(self._rows.get((_PLACES, step), {}).items())]
+        made = [places for _, places in sorted(self._rows.get((PLACES, step), {}).items())]
         if not made:
             return rows.only(access.columns).share(firing, used)
         numbers, size = Rows.stacked(made).tensor("place").tolist(), len(rows) // used
@@ -115,8 +107,8 @@ class Store:
 
     def finish(self, event: Event, step: int, outcome: Outcome) -> None:
         """Keep what ``event`` made for ``step``, and let go of what it was the last to read."""
-        if outcome.places and self._num_reads[_PLACES]:
-            self._rows[_PLACES, step][event.stage, event.firing] = Rows({"place": torch.tensor(outcome.places)})
+        if outcome.places and self._num_reads[PLACES]:
+            self._rows[PLACES, step][event.stage, event.firing] = Rows({"place": torch.tensor(outcome.places)})
         for write in self._graph.writes(event.stage):
             is_state = self._graph.data_of[write.data].kind is DataKind.STATE
             if self._graph.data_of[write.data].max_carry and outcome.carried is not None:
@@ -137,7 +129,7 @@ class Store:
 
     def _release(self, access: Access, step: int) -> None:
         is_given = access.data in self._providers
-        key = (_PLACES if is_given else access.data, step)
+        key = (PLACES if is_given else access.data, step)
         if is_given and access.stage in self._placing:
             return
         if key not in self._rows and (access.data, step + 1) not in self._weights:
@@ -149,14 +141,14 @@ class Store:
             self._weights.pop((access.data, step + 1), None)
 
     def waiting(self) -> dict[str, Rows]:
-        """Return what a checkpoint must hold: rows made but not yet used, named ``data/step/stage/firing``."""
-        half = {key: count for key, count in self._reads.items() if key in self._rows}
-        assert not half, f"rows half read at a cut: {half}"
+        """Return what a checkpoint must hold: rows made but not yet read by all, under the names of `Cuts.waiting`."""
         flat = ((data, step, *made, rows) for (data, step), parts in self._rows.items() for made, rows in parts.items())
-        return {f"{data}/{step}/{stage}/{firing}": rows for data, step, stage, firing, rows in flat}
+        return {row_name(data, step, stage, firing): rows for data, step, stage, firing, rows in flat}
 
-    def restore(self, waiting: Mapping[str, Rows]) -> None:
-        """Put back what `waiting` returned."""
+    def restore(self, waiting: Mapping[str, Rows], cuts: Cuts, cut: int) -> None:
+        """Put back what `waiting` returned at a cut, some of which may have been read by some."""
         for name, rows in waiting.items():
             data, step, stage, firing = name.rsplit("/", 3)
             self._rows[data, int(step)][stage, int(firing)] = rows
+        for data, step in self._rows:
+            self._reads[data, step] = cuts.num_read(data, step, cut)
