@@ -53,6 +53,7 @@ from rpeg.runtime.store import Store
 from rpeg.runtime.support import check_plan_runs
 from rpeg.runtime.support_learning import learning_advice
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.waiting import awaited
 from rpeg.runtime.worker import WorkerSpec, use_threads
 from rpeg.runtime.world import Place, slot_of, slots
 
@@ -211,11 +212,13 @@ class _Run:
 
     def _evaluate(self, groups: Groups) -> None:
         """Evaluate before the first step, so that the report has something to compare with."""
+        limit_s = self._recipe.run.wait_limit_s
         for stage in self._graph.stages:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
-                with self._hauls.at_hand(groups, stage.name):
-                    outcome = groups.run(task).result().outcome
+                with self._hauls.at_hand(groups, stage.name, limit_s):
+                    ran = awaited(groups.run(task), limit_s, lambda name=stage.name: [f"{name} before step 1"])
+                outcome = ran.outcome
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)
@@ -257,11 +260,12 @@ class _Run:
     def _save(self, groups: Groups, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
         state = State(self._steps_done, self._graph.digest(), self._ledger.counters, self._ledger.ahead())
-        keep = self._recipe.run.keep_last
+        keep, limit_s = self._recipe.run.keep_last, self._recipe.run.wait_limit_s
 
         def save_roles(draft: Path) -> None:
             for mesh in learning:
-                groups.save(mesh, draft).result()
+                what = f"{mesh} to save what it has learned until step {state.step}"
+                awaited(groups.save(mesh, draft), limit_s, lambda what=what: [what])
 
         save(self.folder, state, store.waiting(), keep, save_roles)
 
