@@ -10,6 +10,7 @@ from tests.plan.models import QWEN_7B
 
 from rpeg.algorithms.grpo import grpo
 from rpeg.algorithms.ppo import ppo, ppo_shared
+from rpeg.graph.contract import Kl
 from rpeg.graph.graph import Graph
 from rpeg.hardware.catalog import load_system
 from rpeg.plan.bind import bind_local, sampled_by
@@ -172,3 +173,53 @@ def test_what_values_rows_and_what_scores_them() -> None:
     found = _faults(trunk, shared, Workers(has_value_layers=True))
     assert [each.partition(":")[0] for each in found] == ["P7 value", "P7 train"]
     assert "a value head with layers of its own is whole on every rank yet" in found[0]
+
+
+def _shifted(plan: Plan, **shifts: int) -> Plan:
+    """Return the plan with other shifts of some stages."""
+    order = tuple(
+        (name, tuple(replace(slot, shift=shifts.get(slot.stage, slot.shift)) for slot in slots))
+        for name, slots in plan.order
+    )
+    return replace(plan, order=order)
+
+
+@pytest.mark.parametrize(
+    ("staleness", "shifts", "said"),
+    [
+        (1, {}, []),
+        (1, {"ref": 1}, []),
+        (
+            2,
+            {"gen": 1},
+            [
+                "P7 gen: reads actor.rollout of 3 steps back and runs 1 ahead, so a resumed run needs what is 1 older "
+                "than the newest, which no checkpoint has; let it run 2 steps ahead, or move the delay: "
+                "retime{stage=gen,r=-1}"
+            ],
+        ),
+        (
+            1,
+            {"ref": 1, "reward": 1, "advantage": 1, "train": 1},
+            [
+                "P7 train: makes grads 1 steps before update uses it, and no checkpoint has it meanwhile; "
+                "give it the shift of update, and no delay between them"
+            ],
+        ),
+        (
+            0,
+            {"gen": 1, "reward": 1, "ref": 1, "advantage": 1, "train": 1, "update": 1, "push": 0, "pull": 0},
+            [
+                f"P7 update: makes {data} 1 steps ahead, and a checkpoint has what steps before it have made; "
+                "give it the shift 0"
+                for data in ("actor.master", "actor.moments")
+            ],
+        ),
+    ],
+)
+def test_plans_that_no_checkpoint_can_cut(staleness: int, shifts: dict[str, int], said: list[str]) -> None:
+    graph = grpo(8, 8, staleness, kl=Kl.LOSS)
+    plan = _shifted(bind_local(graph), **shifts)
+    site = Site(load_system("local:2"), {model.name: QWEN_7B for model in graph.models}, workers=Workers())
+    assert [str(fault) for fault in p7_workers(graph, plan, site)] == said
+    assert list(p7_workers(graph, plan, replace(site, workers=None))) == []

@@ -11,6 +11,7 @@ from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.plan.mesh import num_ranks
 from rpeg.plan.plan import Binding, Layout, Mesh, Pipeline, Plan, Recompute
+from rpeg.plan.rules_cuts import cut_faults
 from rpeg.plan.site import Site
 from rpeg.plan.workers import ROLLING, SAMPLING, SPLITS, Role, Workers, role_of
 from rpeg.shapes.splits import ROW_AXES
@@ -141,10 +142,11 @@ def _kept_whole(stage: Stage, over: list[str], workers: Workers) -> Iterator[tup
 
 
 def plan_faults(graph: Graph, plan: Plan) -> Iterator[Fault]:
-    """Yield bindings of which each could be done, but not together."""
+    """Yield bindings of which each could be done, but not together, and orders that no checkpoint can cut."""
     yield from _apart(graph, plan)
     yield from _samplers(graph, plan)
     yield from _averaged(graph, plan)
+    yield from cut_faults(graph, plan)
 
 
 def _samplers(graph: Graph, plan: Plan) -> Iterator[Fault]:
