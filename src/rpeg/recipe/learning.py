@@ -147,8 +147,8 @@ class AlgorithmSection(Section):
         default="auto", validate_default=True
     )
     """Ratio's denominator, the policy before the step: as sampled, recomputed by a pass, or interpolated between the
-    policy that sampled and the current one, without a pass; auto = recomputed with correction, critic or gspo, else recorded.
-    """
+    policy that sampled and the current one, without a pass; auto = recomputed with correction, critic or gspo, else
+    recorded."""
 
     @property
     def all_updates(self) -> int:
