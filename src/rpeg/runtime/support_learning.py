@@ -16,7 +16,7 @@ __all__ = ["learning_advice", "learning_faults"]
 
 
 def learning_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
-    """Yield where answers of the graph are too old for the recipe's loss, or its correction or critic is another one."""
+    """Yield where answers of a graph are too old for the recipe's loss, or its correction or critic is another one."""
     total, carried = _ages(graph)
     if what := uncorrected(recipe.algorithm.correction, total - carried, carried):
         remedy = "plan with --staleness-max 1, or with algorithm.correction=truncated here and there"
