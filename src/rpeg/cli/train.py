@@ -155,7 +155,8 @@ def graph_and_plan(recipe: Recipe, path: Path | None) -> tuple[Callable[[Recipe]
 
     bundle, own = read_bundle(path), build_graph(recipe)
     graph = bundle.graph or own
-    origin = graph.history[0].before if graph.history else graph.digest()
+    further = graph.history[len(own.history) :]  # the recipe may have rewrites of its own
+    origin = further[0].before if further else graph.digest()
     if origin != _contracted(own, graph).digest() or bundle.plan.graph != graph.digest():
         text = f"is for {graph.name} {origin[:8]}, the recipe asks for {own.name} {own.digest()[:8]}"
         remedy = "plan this recipe with the same overrides: rpeg plan RECIPE --cluster local:2 --out plan.json"
