@@ -18,6 +18,8 @@ from rpeg.plan.bind import bind_local
 from rpeg.plan.fixed import bind_groups
 from rpeg.plan.groups import DeviceGroup, GroupLayout
 from rpeg.plan.plan import Recompute
+from rpeg.search.bundle import read_bundle
+from rpeg.search.single_changes import age
 from rpeg.shapes.catalog import shape_of
 from rpeg.shapes.parameters import num_parameters, tensors
 
@@ -183,9 +185,12 @@ def test_examples_are_read(name: str) -> None:
 
 def test_a_plan_that_was_found_is_written_priced_and_checked(rpeg: Rpeg, folder: Path) -> None:
     recipe = str(EXAMPLES / "arithmetic.yaml")
-    found = rpeg("plan", recipe, "--cluster", "local:2", "--staleness-max", "1", "--out", "plan.json", "--json")
+    found = rpeg("plan", recipe, "--cluster", "local:2", "--staleness-max", "3", "--out", "plan.json", "--json")
     assert found.status == 0, found.err
     record = json.loads(found.out)
+    # The recipe has no correction, and without one a run would refuse what is older.
+    assert record["assumed"][-1].startswith("staleness of at most 1, not 3: algorithm.correction is none")
+    assert age(read_bundle(Path("plan.json")).graph) == 1
     assert record["bound_s"] <= record["plans"][0]["step_s"]
     again = rpeg("plan", recipe, "--cluster", "local:2", "--fixed", "plan.json", "--json")
     assert json.loads(again.out)["step_s"] == pytest.approx(record["plans"][0]["step_s"])

@@ -85,6 +85,8 @@ def test_of_a_call_that_hangs_only_the_group_that_hangs_is_lost(open_pool: Open)
     scores = pool.score(rows(6), ["1", "2", "3", "sleep", "5", "6"], group=2)
     assert scores.values["trick"] == [1.0, 2.0, None, None, 5.0, 6.0]
     assert scores.values["letters"] == [1.0, 1.0, 1.0, 5.0, 1.0, 1.0]
+    # Half of the one and all of the other; what only the other has is no total.
+    assert scores.totals == [1.5, 2.0, None, None, 3.5, 4.0]
     (failure,) = scores.failures
     assert (failure.function, failure.row_ids, failure.is_late) == ("trick", ("d:2", "d:3"), True)
 

@@ -164,8 +164,8 @@ def test_sum_is_weighted_and_leaves_out_what_cannot_be_scored() -> None:
 def test_an_exception_is_never_a_zero(tmp_path: Path) -> None:
     broken = own(tmp_path, "def score(completions):\n    return [1 / 0]")
     scores = RewardSum([(broken, 1.0), (returning([1.0, 1.0, 1.0]), 1.0)]).score(THREE, ["", "", ""])
-    assert scores.values["score"] == [None, None, None]
-    assert scores.totals == [1.0, 1.0, 1.0]
+    assert scores.values == {"score": [None, None, None], "fixed": [1.0, 1.0, 1.0]}
+    assert scores.totals == [None, None, None]  # the sum without it would be a low score
     (failure,) = scores.failures
     assert (failure.function, failure.row_ids) == ("score", ("d.jsonl:1", "d.jsonl:2", "d.jsonl:3"))
     assert failure.reason.startswith("ZeroDivisionError: division by zero (rewards_")

@@ -2,7 +2,7 @@
 
 import torch
 
-from rpeg.numerics.draws import choose_tokens, seed_streams, uniforms
+from rpeg.numerics.draws import as_int64, choose_tokens, seed_streams, uniforms
 
 CPU = torch.device("cpu")
 QUANTILE_999 = {15: 37.70, 63: 103.44}
@@ -26,6 +26,7 @@ def test_numbers_depend_on_seed_and_position_only():
 def test_seeds_are_any_integers():
     assert seed_streams([2**64 - 1, 5 + 2**64], CPU).tolist() == seed_streams([-1, 5], CPU).tolist()
     assert seed_streams([2**63], CPU).dtype == torch.int64
+    assert [as_int64(number) for number in (-1, 2**63 - 1, 2**63, 2**64 + 5)] == [-1, 2**63 - 1, -(2**63), 5]
 
 
 def test_neighbouring_seeds_give_uniform_and_uncorrelated_numbers():

@@ -37,6 +37,13 @@ def test_equal_values_are_exactly_zero(value: float) -> None:
     assert whiten(torch.tensor([value, value, value * (1 + 1e-7)]), torch.ones(3).bool()).tolist() == [0.0] * 3
 
 
+def test_rounding_is_no_signal_however_small_the_values_are() -> None:
+    # KL of a policy that still is its reference, times a coefficient: differences of log-probabilities near 1.
+    noise = torch.tensor([3e-8, -1e-7, 0.0, 2e-7])
+    assert whiten(noise, torch.ones(4).bool()).tolist() == [0.0] * 4
+    assert whiten(noise * 1e3, torch.ones(4).bool()).std(correction=0).item() == pytest.approx(1.0)
+
+
 def test_a_mask_of_another_shape_is_refused() -> None:
     with pytest.raises(AssertionError, match=r"values \(2, 3\), mask \(3,\)"):
         whiten(torch.zeros(2, 3), torch.ones(3).bool())

@@ -64,7 +64,8 @@ def test_every_fault_of_every_kind_comes_in_one_message_in_the_order_of_the_reci
         "did you mean cosine? the choices are constant, linear, cosine",
         "run.steps: is missing; give a whole number of at least 1 (number of steps), for example 60",
         "run.seed: -1 is too small (line 21); "
-        "give a whole number of at least 0 (decides initial weights, row order and every sampled token)",
+        "give a whole number of at least 0 and below 4294967296 "
+        "(decides initial weights, row order and every sampled token)",
         'run.deterministic: "yes" is text, not true or false (line 22); '
         "give true or false (whether equal runs must give equal numbers, bit for bit)",
     ]

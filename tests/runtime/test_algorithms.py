@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.runtime.conftest import Recorder, tiny_recipe
 from tests.runtime.test_run import assert_same, untimed
 
 from rpeg.errors import InvalidInput
 from rpeg.observe.run_folder import RunFolder
 from rpeg.observe.trace import read_spans
 from rpeg.recipe.defaults import ALGORITHM_DEFAULTS
+from rpeg.recipe.graph import build_graph
+from rpeg.runtime.run import train
+from rpeg.search.structures import structures
 
 Run = Callable[..., RunFolder]
 
@@ -37,6 +42,30 @@ def test_every_algorithm_trains(run_tiny: Run, name: str) -> None:
     assert ("value/mean" in last) == ALGORITHM_DEFAULTS[name].has_critic
     assert ("critic/lr" in last) == (name == "ppo")
     assert ("greedy/reward" in last) == (name == "remax")
+
+
+@pytest.mark.parametrize("name", ALGORITHM_DEFAULTS)
+def test_every_algorithm_trains_on_stale_answers_as_plans_have_them(tmp_path: Path, name: str) -> None:
+    """The search lets answers wait for their step, so the first step has none: nothing is learned, nothing fails."""
+    recipe = tiny_recipe(algorithm=settings(name, staleness=1), run={"steps": 3}, evaluation={"every_steps": 0})
+    graph = structures(build_graph(recipe), 1)[0].graph
+    assert [text for text in map(str, graph.history) if "retime{stage=gen,r=-1}" in text]
+    folder = RunFolder(tmp_path)
+    train(recipe, lambda: folder, Recorder(), build=lambda _: graph)
+    first, *later = untimed(folder)
+    assert "rows/trained" not in first
+    assert first["optim/grad_norm"] == 0.0
+    assert [row["staleness/max"] for row in later] == [1.0, 1.0]
+    assert all(row["optim/grad_norm"] > 0 for row in later)
+
+
+def test_prompts_that_are_read_a_step_late_have_no_answers_at_first(run_tiny: Run) -> None:
+    """Only one of two stages that sample is moved, so the other one has the prompts of the step before."""
+    algorithm = settings("remax", staleness=1, rewrites=("retime{stage=gen,r=-1}",))
+    first, *later = untimed(run_tiny("late", algorithm=algorithm, run={"steps": 3}))[1:]
+    assert "greedy/reward" not in first
+    assert [row["rows/trained"] + row["rows/without_advantage"] for row in later] == [16.0, 16.0]
+    assert all("greedy/reward" in row for row in later)
 
 
 @pytest.mark.parametrize("name", ALGORITHM_DEFAULTS)
@@ -81,10 +110,15 @@ def test_interpolated_equals_recomputed_where_a_step_has_one_update(run_tiny: Ru
     assert_same(first, second, 4)
 
 
-def test_a_controller_steers_the_distance(run_tiny: Run) -> None:
-    """Measured 0 at first, so with target 1 and 16 of 32 answers the error is -0.2: the factor is 1 - 0.2 * 16 / 32."""
-    algorithm = settings("ppo", kl_coefficient=0.5, kl_target=1.0, kl_horizon=32)
-    rows = untimed(run_tiny("steered", algorithm=algorithm, **TWO_STEPS))[1:]
+@pytest.mark.parametrize("moved", [False, True], ids=["fresh", "stale"])
+def test_a_controller_steers_the_distance(run_tiny: Run, moved: bool) -> None:
+    """Measured 0 at first, so with target 1 and 16 of 32 answers the error is -0.2: the factor is 1 - 0.2 * 16 / 32.
+
+    Where answers wait for their step, the first has none, and the coefficient stays.
+    """
+    stale: dict[str, Any] = {"staleness": 1, "rewrites": ("retime{stage=gen,r=-1}",)} if moved else {}
+    algorithm = settings("ppo", kl_coefficient=0.5, kl_target=1.0, kl_horizon=32, **stale)
+    rows = untimed(run_tiny("steered", algorithm=algorithm, run={"steps": 2 + moved}))[1 + moved :]
     assert rows[0]["kl/coefficient"] == 0.5
     assert rows[1]["kl/coefficient"] == pytest.approx(0.5 * 0.9)
 
@@ -97,11 +131,12 @@ PPO = settings("ppo", kl_coefficient=0.5, kl_target=1.0, kl_horizon=32)
     [
         {"algorithm": PPO},
         {"algorithm": {**PPO, "staleness": 1, "reference": "ema"}},
+        {"algorithm": {**PPO, "staleness": 1, "rewrites": ("retime{stage=gen,r=-1}",)}},
         {"algorithm": settings("grpo", **INTERPOLATED)},
         {"algorithm": settings("ppo_shared"), "critic": {"sharing": "full", "lr": 3e-2}},
         {"algorithm": settings("remax", kl_coefficient=0.1, reference="ema", reference_decay=0.5, staleness=1)},
     ],
-    ids=["ppo", "stale", "interpolated", "shared", "remax"],
+    ids=["ppo", "stale", "waiting", "interpolated", "shared", "remax"],
 )
 def test_resumed_equals_uninterrupted(run_tiny: Run, sections: dict[str, Any]) -> None:
     whole = run_tiny("whole", **sections)

@@ -47,6 +47,37 @@ def test_old_ones_go_and_drafts_never_show(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["step-000002", "step-000003"]
 
 
+def test_broken_ones_do_not_count_and_go_when_enough_newer_ones_are_complete(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (1, 4, 8, 9):
+        save(folder, State(step, "", {}), {}, 4, write_model)
+    for step in (4, 8, 9):
+        (folder.checkpoint(step) / "model" / "weights").unlink()
+    left: list[list[int]] = []
+    for step in (0, 2, 5, 8):  # a run that started anew below what is broken
+        save(folder, State(step, "", {}), {}, 2, write_model)
+        left.append([int(path.name.removeprefix("step-")) for path in folder.all_checkpoints()])
+    assert left == [[0, 1, 4, 8, 9], [1, 2, 4, 8, 9], [2, 4, 5, 8, 9], [5, 8, 9]]
+    assert folder.checkpoint(8).joinpath("model", "weights").exists()
+
+
+def test_the_one_just_written_stays_whatever_is_above_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (4, 2):
+        save(folder, State(step, "", {}), {}, 1, write_model)
+    assert [path.name for path in folder.all_checkpoints()] == ["step-000002", "step-000004"]
+
+
+def test_steps_of_seven_digits_are_newer_than_those_of_six(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (999_998, 999_999, 1_000_000):
+        save(folder, State(step, "", {}), {}, 2, write_model)
+    found = newest(folder, silent)
+    assert found is not None
+    assert found.state.step == 1_000_000
+    assert [path.name for path in folder.all_checkpoints()] == ["step-999999", "step-1000000"]
+
+
 def test_a_save_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     save(folder, State(1, "", {}), {}, 2, write_model)

@@ -122,9 +122,9 @@ def test_a_time_that_begins_with_one_that_others_run_ahead_of_is_refused() -> No
 def test_what_a_stage_needs_is_there_before_the_first_step() -> None:
     graph = build_graph(tiny_recipe(algorithm={"kl_coefficient": 0.1}))
     hauls, groups = Hauls(graph, plan_of(graph, REF, ROLLOUT)), Calls()
-    with hauls.at_hand(groups, "eval"):  # type: ignore[arg-type]
+    with hauls.at_hand(groups, "eval", 60.0):  # type: ignore[arg-type]
         groups.heard.append(("here",))
-    with hauls.at_hand(groups, "update"):  # type: ignore[arg-type]
+    with hauls.at_hand(groups, "update", 60.0):  # type: ignore[arg-type]
         pass
     assert groups.heard == [
         ("all", "move", "actor.rollout", Home.HBM),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from tests.runtime.conftest import tiny_recipe
 
@@ -94,6 +96,20 @@ def test_every_sample_of_a_run_has_its_own_seed() -> None:
         seed + member for step in range(50) for seed in source.rows(step).tensor("seed").tolist() for member in range(4)
     ]
     assert len(set(seeds)) == len(seeds) == 50 * 2 * 4
+
+
+def first_seeds(seed: int, step: int = 0) -> list[int]:
+    """Return the seeds of the prompts of a step in a run with a seed."""
+    asked = tiny_recipe(run={"seed": seed}, algorithm={"prompts": 2, "updates_per_step": 1})
+    return PromptSource(asked, Texts(TEXTS), TOKENIZER).rows(step).tensor("seed").tolist()
+
+
+def test_a_run_may_have_any_seed_of_32_bits_and_no_two_share_samples() -> None:
+    assert first_seeds(3, step=1) == [(3 << 40) + 8, (3 << 40) + 12]  # as ever
+    assert first_seeds(2**23) == [-(2**63), -(2**63) + 4]
+    seeds = [0, 1, 2**23, 2**24 - 1, 2**24, 2**24 + 1, 20260101, 20260101 % 2**24, 2**31 - 1, 2**31, 2**32 - 1]
+    firsts = sorted(first_seeds(seed)[0] for seed in seeds)
+    assert min(b - a for a, b in pairwise(firsts)) == 2**27
 
 
 def test_samples_of_further_rounds_have_seeds_of_their_own() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.conftest import Recorder, tiny_recipe
 from tests.runtime.test_run import assert_same, untimed
 
-from rpeg.errors import InvalidInput
+from rpeg.errors import InvalidInput, RunFault
 from rpeg.observe.run_folder import RunFolder
 from rpeg.recipe.sources import load_task
 from rpeg.runtime.run import train
@@ -62,6 +62,39 @@ def test_a_group_that_hangs_is_counted_named_and_left_out(tmp_path: Path) -> Non
     note = "step 1: score could not score 4 answers to arithmetic/train/3: took longer than reward.timeout_s 0.5"
     assert note in listener.messages
     assert [sample["reward"] is None for sample in samples(folder)] == [False] * 12 + [True] * 4
+
+
+def for_prompts(rows: range, value: str) -> str:
+    """Return a function that has ``value`` for the answers to these rows, and no opinion of others."""
+    prompts = [load_task(tiny_recipe()).train(row).prompt for row in rows]
+    body = f"ROWS = {prompts!r}\ndef score(prompts, completions):\n"
+    return body + f"    return [{value} if p in ROWS else None for p, c in zip(prompts, completions)]\n"
+
+
+def test_a_firing_in_which_nothing_can_be_scored_does_not_end_the_run(run_tiny: Run, tmp_path: Path) -> None:
+    """Streamed, the first two prompts are firings of their own, and together all that one update has."""
+    reward = {**own(tmp_path, for_prompts(range(2, 4), "sum(x.isdigit() for x in c)")), "processes": 0}
+    found: list[dict[str, Any]] = []
+    for name, rewrites in (("whole", ()), ("streamed", ("stream{producer=gen,firings=4}",))):
+        algorithm = {"old_logprob": "recomputed", "rewrites": rewrites}
+        (step,) = untimed(run_tiny(name, reward=reward, algorithm=algorithm, **ONE_STEP))
+        found.append(step)
+    names = ("reward/mean", "rows/unscorable", "reward/unscorable", "rows/trained", "loss/policy", "optim/grad_norm")
+    whole, streamed = ([step[name] for name in names] for step in found)
+    assert streamed == pytest.approx(whole, abs=2e-4, rel=2e-4)
+    assert whole[1:3] == [8, 8]
+    assert whole[5] > 0
+
+
+@pytest.mark.parametrize("rewrites", [(), ("stream{producer=gen,firings=4}",)], ids=["whole", "streamed"])
+def test_a_step_in_which_nothing_can_be_scored_ends_the_run(
+    run_tiny: Run, tmp_path: Path, rewrites: tuple[str, ...]
+) -> None:
+    # The first step is judged, the second has prompts that the function has no opinion of.
+    reward = {**own(tmp_path, for_prompts(range(4), "len(c)")), "processes": 0}
+    sections: dict[str, Any] = {"algorithm": {"rewrites": rewrites}, "evaluation": {"every_steps": 0}}
+    with pytest.raises(RunFault, match="no answer of step 2 could be scored: every reward function returned None"):
+        run_tiny("nothing", reward=reward, **sections)
 
 
 def test_a_function_that_hangs_at_once_is_refused_before_the_run(tmp_path: Path) -> None:

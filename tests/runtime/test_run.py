@@ -128,6 +128,13 @@ def test_a_reference_pulls_and_is_frozen(run_tiny: Run) -> None:
     assert all(row["rows/without_advantage"] == 0 for row in rows[1:])  # the reference pulls on every row
 
 
+@pytest.mark.parametrize("seed", [20260101, 2**31 - 1])
+def test_a_seed_may_be_a_date_or_large(run_tiny: Run, seed: int) -> None:
+    carried = {"staleness": 1, "partial_rollouts": {"max_carry": 1, "budget_tokens": 4, "enforce": "count"}}
+    sections: dict[str, Any] = {"algorithm": carried, "run": {"seed": seed, "steps": 1}}
+    assert untimed(run_tiny("dated", **sections))[-1]["rows/trained"] > 0
+
+
 def test_a_taken_folder_is_refused(run_tiny: Run) -> None:
     run_tiny("taken", run={"steps": 1})
     with pytest.raises(RunFolderError, match=r"holds a run already; add --resume"):

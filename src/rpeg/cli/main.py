@@ -24,6 +24,7 @@ from rpeg.cli.simulate import simulate
 from rpeg.cli.train import train
 from rpeg.cli.validate import validate
 from rpeg.errors import InvalidInput, RpegError
+from rpeg.runtime.homes.strand import end_process
 
 __all__ = ["app", "main"]
 
@@ -50,6 +51,14 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Run the command line; what the user gave wrong ends with status 2, what went wrong with 1, Ctrl-C with 130."""
+    try:
+        _run()
+    except SystemExit as end:
+        end_process(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name that a narrow locale cannot spell must not end a run
             stream.reconfigure(errors="backslashreplace")

@@ -64,6 +64,7 @@ def plan(
     from rpeg.search.structures import structures
     from rpeg.search.wishes import read_wishes
 
+    task, staleness_max = task.kept_young(staleness_max)
     allowed = tuple(name for name in allow.split(",") if name)
     graphs = (each.graph for each in structures(task.graph, staleness_max, allowed))
     pins, regions = read_wishes(wishes or [], graphs, system)

@@ -46,6 +46,16 @@ class Task:
     """Number format of the weights that a recipe trains; a workload leaves it to the software."""
     workers: Workers | None = None
     """What carries it out on this machine; of a workload nothing does."""
+    most_stale: int | None = None
+    """How many steps old samples may be without the correction that the recipe lacks; None: as many as allowed."""
+
+    def kept_young(self, staleness_max: int) -> tuple[Task, int]:
+        """Return the task and the staleness it may have of what is allowed; what was cut is said among the assumed."""
+        if self.most_stale is None or staleness_max <= self.most_stale:
+            return self, staleness_max
+        text = f"staleness of at most {self.most_stale}, not {staleness_max}: algorithm.correction is none, and "
+        text += "uncorrected losses collapse from staleness 2 on (algorithm.correction=truncated allows more)"
+        return replace(self, assumed=(*self.assumed, text)), self.most_stale
 
     def software(self, asked: str | None, system: System) -> Software:
         """Return the software that is asked for; else RPEG's own for a run on this machine, else the generic one.
@@ -110,6 +120,7 @@ def _shape(name: str) -> ModelShape:
 def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
     from rpeg.perf.workload import Workload, capped_mean
     from rpeg.recipe.graph import build_graph
+    from rpeg.recipe.rules_algorithm import MOST_UNCORRECTED
     from rpeg.shapes.huggingface import read_config
 
     graph, longest, prompt = build_graph(recipe), recipe.sampling.max_new_tokens, recipe.data.max_prompt_tokens
@@ -129,7 +140,8 @@ def _of_training(recipe: Recipe, seen: Lengths | None) -> Task:
         slots=float(recipe.sampling.slots or graph.batch_rows),
     )  # fmt: skip
     engine, weights = _ENGINES[recipe.run.home], recipe.model.weights
-    return Task(graph, workload, tuple(assumed), True, engine, weights, _workers(recipe, configs))
+    most_stale = MOST_UNCORRECTED if recipe.algorithm.correction == "none" else None
+    return Task(graph, workload, tuple(assumed), True, engine, weights, _workers(recipe, configs), most_stale)
 
 
 def _workers(recipe: Recipe, configs: Mapping[str, Mapping[str, Any] | Path]) -> Workers:

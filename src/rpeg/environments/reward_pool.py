@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection, wait
 
 from rpeg.environments.problem import Problem
 from rpeg.environments.reward_process import Answer, Loaded
-from rpeg.environments.rewards import Failure, RewardSum, Scores, weighted_sums
+from rpeg.environments.rewards import Failure, RewardSum, Scores, calls, weighted_sums
 from rpeg.errors import RunFault
 
 __all__ = ["RewardPool"]
@@ -149,11 +149,11 @@ class _Job:
         self._loaded, self._problems, self._group = loaded, problems, group
         self._values: dict[str, list[float | None]] = {name: [None] * len(problems) for name in loaded.row_by_row}
         self._failures: list[tuple[int, Failure]] = []
+        self._failed: set[int] = set()
         self._slowest_s = 0.0
-        everything = range(len(problems))
         self.waiting: deque[_Call] = deque()
         for name, row_by_row in loaded.row_by_row.items():
-            self.waiting.extend(_parts(name, everything, 1 if row_by_row else max(1, len(problems))))
+            self.waiting.extend(_Call(name, rows) for rows in calls(len(problems), row_by_row=row_by_row))
 
     def settle(self, call: _Call, answer: Answer, seconds: float) -> None:
         """Enter what a process answered."""
@@ -173,13 +173,14 @@ class _Job:
 
     def _fail(self, call: _Call, reason: str, *, is_late: bool) -> None:
         row_ids = tuple(self._problems[row].row_id for row in call.rows)
+        self._failed.update(call.rows)
         self._failures.append((call.rows.start, Failure(call.function, row_ids, reason, is_late)))
 
     def scores(self) -> Scores:
         """Return everything, failures in the order of the functions and rows."""
         names = list(self._values)
         failures = sorted(self._failures, key=lambda found: (names.index(found[1].function), found[0]))
-        totals = weighted_sums(self._values, self._loaded.weights)
+        totals = weighted_sums(self._values, self._loaded.weights, self._failed)
         return Scores(totals, self._values, tuple(failure for _, failure in failures), self._slowest_s)
 
 

@@ -19,7 +19,7 @@ import math
 import numbers
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +39,7 @@ __all__ = [
     "RewardSum",
     "Scorer",
     "Scores",
+    "calls",
     "check_reward",
     "load_reward",
     "reason_of",
@@ -202,11 +203,11 @@ class Scores:
     """What a `RewardSum` found, one entry per sample in every list."""
 
     totals: list[float | None]
-    """Weighted sums; None where no function had a value."""
+    """Weighted sums; None where no function had a value, or one failed."""
     values: dict[str, list[float | None]]
     """Values by function, before the weights."""
     failures: tuple[Failure, ...]
-    """Calls that failed; the rows they concern are None above."""
+    """Calls that failed; the rows they concern have no total, whatever other functions say of them."""
     slowest_s: float = 0.0
     """Seconds of the longest call."""
 
@@ -254,40 +255,46 @@ class RewardSum:
 
         What a function raises, a wrong count included, makes the rows of that call unscorable and is in ``failures``.
         """
-        values: dict[str, list[float | None]] = {}
+        values: dict[str, list[float | None]] = {name: [] for name in self._parts}
         failures: list[Failure] = []
+        failed: set[int] = set()
         slowest_s = 0.0
         for name, (reward, _) in self._parts.items():
             started_s = time.monotonic()
-            values[name] = _scored(name, reward, problems, completions, failures)
+            for rows in calls(len(problems), row_by_row=reward.row_by_row):
+                asked, answers = problems[rows.start : rows.stop], completions[rows.start : rows.stop]
+                try:
+                    values[name] += reward.score(asked, answers)
+                except Exception as error:  # a user's function may raise anything; a run must not end for it
+                    failures.append(Failure(name, tuple(problem.row_id for problem in asked), reason_of(error)))
+                    failed.update(rows)
+                    values[name] += [None] * len(rows)
             slowest_s = max(slowest_s, time.monotonic() - started_s)
-        return Scores(weighted_sums(values, self.weights), values, tuple(failures), slowest_s)
+        return Scores(weighted_sums(values, self.weights, failed), values, tuple(failures), slowest_s)
 
     def close(self) -> None:
         """Do nothing: nothing was started."""
 
 
-def weighted_sums(values: Mapping[str, list[float | None]], weights: Mapping[str, float]) -> list[float | None]:
-    """Return per row the weighted sum of the values there are, None where there are none."""
-    totals: list[float | None] = []
-    for row in zip(*values.values(), strict=True):
-        there = [weights[name] * value for name, value in zip(values, row, strict=True) if value is not None]
-        totals.append(sum(there) if there else None)
-    return totals
+def calls(num_rows: int, *, row_by_row: bool) -> list[range]:
+    """Return the rows of each call: one by one of a function that scores them independently, else all at once."""
+    size = 1 if row_by_row else max(1, num_rows)
+    return [range(start, start + size) for start in range(0, num_rows, size)]
 
 
-def _scored(
-    name: str, reward: Reward, problems: Sequence[Problem], completions: list[str], failures: list[Failure]
+def weighted_sums(
+    values: Mapping[str, list[float | None]], weights: Mapping[str, float], failed: Collection[int]
 ) -> list[float | None]:
-    """Return the values of one function; what it raises goes to ``failures`` and its rows get None."""
-    if reward.row_by_row and len(problems) > 1:
-        pairs = zip(problems, completions, strict=True)
-        return [_scored(name, reward, [problem], [text], failures)[0] for problem, text in pairs]
-    try:
-        return reward.score(problems, completions)
-    except Exception as error:  # a user's function may raise anything; a run must not end for it
-        failures.append(Failure(name, tuple(problem.row_id for problem in problems), reason_of(error)))
-        return [None] * len(problems)
+    """Return per row the weighted sum of the values there are; None where there are none, or a call ``failed``.
+
+    A function that leaves a row out says that it has no opinion; one that failed would have had one, and without it
+    the sum would be taken for a low score.
+    """
+    totals: list[float | None] = []
+    for number, row in enumerate(zip(*values.values(), strict=True)):
+        there = [weights[name] * value for name, value in zip(values, row, strict=True) if value is not None]
+        totals.append(sum(there) if there and number not in failed else None)
+    return totals
 
 
 def reason_of(error: BaseException) -> str:

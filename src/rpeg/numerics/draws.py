@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["choose_tokens", "seed_streams", "uniforms"]
+__all__ = ["as_int64", "choose_tokens", "seed_streams", "uniforms"]
 
 _WRAP = 1 << 64
 _INCREMENT = 0x9E3779B97F4A7C15 - _WRAP
@@ -23,13 +23,17 @@ Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OO
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - _WRAP, 0x94D049BB133111EB - _WRAP)
 
 
+def as_int64(number: int) -> int:
+    """Return the signed number of 64 bits that any Python integer is, taken modulo 2**64."""
+    return (number + _WRAP // 2) % _WRAP - _WRAP // 2
+
+
 def seed_streams(seeds: Sequence[int], device: torch.device) -> Tensor:
     """Return one int64 stream start per seed: any Python integers, taken modulo 2**64 and mixed.
 
     The mixing keeps the streams of seeds that differ by a multiple of SplitMix64's step from overlapping.
     """
-    signed = [((seed + _WRAP // 2) % _WRAP) - _WRAP // 2 for seed in seeds]
-    return _mix(torch.tensor(signed, dtype=torch.int64, device=device))
+    return _mix(torch.tensor([as_int64(seed) for seed in seeds], dtype=torch.int64, device=device))
 
 
 def uniforms(streams_B1: Tensor, positions_BK: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ from rpeg.observe.json_files import keep_lines
 
 __all__ = ["RunFolder"]
 
+_CHECKPOINT = re.compile(r"step-(\d{6,})")
+
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
@@ -168,6 +170,12 @@ class RunFolder:
     def checkpoint(self, step: int) -> Path:
         """Return the folder of the checkpoint after ``step``."""
         return self.checkpoints / f"step-{step:06d}"
+
+    def all_checkpoints(self) -> list[Path]:
+        """Return the folders of checkpoints in the order of their steps, also of those that are not complete."""
+        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        steps = {path: int(match[1]) for path in found if (match := _CHECKPOINT.fullmatch(path.name))}
+        return sorted(steps, key=steps.__getitem__)
 
     def truncate_after(self, step: int, unread: Collection[int] = ()) -> None:
         """Forget what metrics, samples and spans say of later steps; a run resumed at ``step`` writes them again.

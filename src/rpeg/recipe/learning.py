@@ -147,8 +147,8 @@ class AlgorithmSection(Section):
         default="auto", validate_default=True
     )
     """Ratio's denominator, the policy before the step: as sampled, recomputed by a pass, or interpolated between the
-    policy that sampled and the current one, without a pass; auto = recomputed with correction or critic, else recorded.
-    """
+    policy that sampled and the current one, without a pass; auto = recomputed with correction, critic or gspo, else
+    recorded."""
 
     @property
     def all_updates(self) -> int:
@@ -177,10 +177,11 @@ class AlgorithmSection(Section):
     @field_validator("old_logprob")
     @classmethod
     def _decide_old_logprob(cls, value: str, info: ValidationInfo) -> str:
-        """Replace auto by what critic and correction need."""
+        """Replace auto by what critic, correction and a clip narrower than a sampler's rounding need."""
         if value == "auto" and "correction" in info.data and "name" in info.data:
-            is_needed = info.data["correction"] in _CORRECTED or ALGORITHM_DEFAULTS[info.data["name"]].has_critic
-            return "recomputed" if is_needed else "recorded"
+            constants = ALGORITHM_DEFAULTS[info.data["name"]]
+            is_needed = constants.has_critic or constants.objective == "sequence"
+            return "recomputed" if is_needed or info.data["correction"] in _CORRECTED else "recorded"
         return value
 
 

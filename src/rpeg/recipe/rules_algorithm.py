@@ -14,10 +14,13 @@ from rpeg.recipe.learning import AlgorithmSection, CriticSection
 from rpeg.recipe.rule import RuleSet
 from rpeg.recipe.schema import Recipe
 
-__all__ = ["ALGORITHM_RULES"]
+__all__ = ["ALGORITHM_RULES", "MOST_UNCORRECTED", "slightly_stale", "uncorrected"]
 
 ALGORITHM_RULES = RuleSet()
 """The rules of this module, in the order of the recipe."""
+
+MOST_UNCORRECTED = 1
+"""Staleness, in steps, up to which losses may go without importance weights."""
 
 _WITH_STD = ("grpo", "dapo", "gspo", "cispo")
 _WITH_CONTROLLER = ("ppo", "ppo_shared")
@@ -139,6 +142,27 @@ def _place_of_distance(algorithm: AlgorithmSection) -> Iterator[Fault]:
         yield Fault("algorithm.kl_horizon", what, f"set it to more than {rows // 5}")
 
 
+def uncorrected(correction: str, staleness: int, carried: int = 0) -> str | None:
+    """Return what is wrong with a correction for answers that lag behind by so many steps, None if nothing is.
+
+    Args:
+        correction: of the recipe, decided.
+        staleness: steps that the generator is ahead.
+        carried: steps that answers may be carried over, besides.
+    """
+    if correction != "none" or staleness + carried <= MOST_UNCORRECTED:
+        return None
+    of_carry = f" and answers carried over {carried} steps" if carried else ""
+    return f"none with staleness {staleness}{of_carry}: uncorrected losses collapse from staleness 2 on"
+
+
+def slightly_stale(correction: str, staleness: int) -> str | None:
+    """Return what is worth saying of a correction that is none where answers lag behind by a step."""
+    if correction != "none" or staleness != 1:
+        return None
+    return "none with staleness 1: answers of older weights are learned from as if they were new"
+
+
 _CORRECTION_KEYS = ("correction", "correction_cap", "correction_low", "correction_high", "ess_scaling", "old_logprob")
 
 
@@ -152,10 +176,7 @@ def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
     if correction == "none" and partial is not None and partial.enforce == "count":
         what = "none with partial_rollouts.enforce count, which bounds how stale answers are on average only"
         yield Fault("algorithm.correction", what, "set correction to truncated, or enforce to wait")
-    elif correction == "none" and algorithm.max_staleness >= 2:
-        carried = f" and answers carried over {algorithm.max_staleness - algorithm.staleness} steps"
-        of_carry = carried if partial is not None else ""
-        what = f"none with staleness {algorithm.staleness}{of_carry}: uncorrected losses collapse from staleness 2 on"
+    elif what := uncorrected(correction, algorithm.staleness, algorithm.max_staleness - algorithm.staleness):
         yield Fault("algorithm.correction", what, "set correction to truncated, or staleness to at most 1")
     if correction != "none" and algorithm.old_logprob == "recorded":
         what = (
@@ -238,8 +259,7 @@ def _going_on_has_an_effect(recipe: Recipe, _: Path) -> Iterator[Fault]:
 
 @ALGORITHM_RULES.over("algorithm.staleness", "algorithm.correction", is_advice=True)
 def _slightly_stale_answers(recipe: Recipe, _: Path) -> Iterator[Fault]:
-    if recipe.algorithm.correction == "none" and recipe.algorithm.staleness == 1:
-        what = "none with staleness 1: answers of older weights are learned from as if they were new"
+    if what := slightly_stale(recipe.algorithm.correction, recipe.algorithm.staleness):
         yield Fault("algorithm.correction", what, "auto corrects them")
 
 

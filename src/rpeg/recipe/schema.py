@@ -227,7 +227,7 @@ class RunSection(Section):
 
     steps: PositiveInt = Field(examples=[60])
     """Number of steps."""
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Decides initial weights, row order and every sampled token."""
     threads: PositiveInt | None = None
     """CPU threads per worker; default: cores / workers."""
@@ -236,7 +236,7 @@ class RunSection(Section):
     checkpoint_every_steps: PositiveInt = 10
     """Steps between checkpoints."""
     keep_last: PositiveInt = 2
-    """Checkpoints kept."""
+    """Complete checkpoints kept; a broken one does not count, and goes once so many newer ones are complete."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto = cuda if there is one."""
     home: Literal["inline", "processes", "ray"] = "inline"
@@ -246,7 +246,8 @@ class RunSection(Section):
     address: Annotated[str, Field(pattern=r"^(auto|[^/\s]+:\d{1,5})$")] | None = None
     """Where a Ray cluster to join is: host:port, or auto; default: start one here and end it with the run."""
     wait_limit_s: PositiveFloat = 1800.0
-    """Longest wait for one event, in seconds, before the run says what it waits for and ends."""
+    """Longest wait for one event, for the start of the workers or for a save, in seconds, before the run says what it
+    waits for and ends."""
 
 
 class Recipe(Section):

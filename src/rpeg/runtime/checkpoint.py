@@ -15,8 +15,8 @@ state of random number generators: every draw is a function of seed, step and po
 from __future__ import annotations
 
 import os
-import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,7 +34,6 @@ __all__ = ["ADAPTER", "MODEL", "MOMENTS", "Checkpoint", "State", "newest", "save
 
 ADAPTER, MODEL = "adapter", "model"
 MOMENTS, _ROWS, _STATE = "moments.safetensors", "rows.safetensors", "state.json"
-_NAME = re.compile(r"step-\d{6,}")
 _SCHEMA = 2
 
 
@@ -88,18 +87,19 @@ class Checkpoint:
 def save(
     folder: RunFolder, state: State, waiting: Mapping[str, Rows], keep_last: int, save_roles: Callable[[Path], None]
 ) -> Checkpoint:
-    """Write the checkpoint of ``state.step`` and delete those older than the ``keep_last`` newest.
+    """Write the checkpoint of ``state.step``; up to it, only the ``keep_last`` newest complete ones stay.
 
     Args:
         folder: the run.
         state: what it says about itself.
         waiting: rows that not all of their readers have read, by name.
-        keep_last: how many checkpoints stay.
+        keep_last: how many complete checkpoints stay. A broken one stays until so many newer ones are complete.
         save_roles: writes what was learned into a given folder, ``model/`` and the moments at least.
     """
     target = folder.checkpoint(state.step)
-    draft = target.with_name(f".{target.name}.tmp")
-    _remove(draft)
+    _sweep(folder)
+    # Under a name of its own: a worker that did not finish an earlier draft in time may still be writing that one.
+    draft = target.with_name(f".{target.name}.{time.monotonic_ns()}.tmp")
     draft.mkdir(parents=True)
     save_roles(draft)
     tensors = {
@@ -116,14 +116,14 @@ def save(
     _remove(target)  # only ever a broken one: a complete one of this step would have been resumed from
     os.replace(draft, target)
     _flush(target.parent)
-    for old in _named(folder)[:-keep_last]:
+    for old in _outlived(folder, target, keep_last):
         _remove(old)
     return Checkpoint(target, state)
 
 
 def newest(folder: RunFolder, warn: Callable[[str], None]) -> Checkpoint | None:
     """Return the newest complete checkpoint, or None; incomplete ones are named in a warning and passed over."""
-    for path in reversed(_named(folder)):
+    for path in reversed(folder.all_checkpoints()):
         faults = list(_incomplete(path))
         if not faults:
             record = cast(dict[str, object], read_json(path / _STATE))
@@ -146,16 +146,24 @@ def _incomplete(path: Path) -> list[Fault]:
     return [Fault(n, f"has {found[n]} bytes, was written with {size}") for n, size in sizes.items() if found[n] != size]
 
 
-def _named(folder: RunFolder) -> list[Path]:
-    if not folder.checkpoints.is_dir():
-        return []
-    return sorted(path for path in folder.checkpoints.iterdir() if _NAME.fullmatch(path.name))
+def _outlived(folder: RunFolder, saved: Path, keep_last: int) -> list[Path]:
+    """Return what is older than ``saved`` and ``keep_last - 1`` complete ones before it; broken ones do not count."""
+    found = folder.all_checkpoints()
+    older = found[: found.index(saved)]
+    complete = [*(path for path in older if not _incomplete(path)), saved]
+    return older[: found.index(complete[-keep_last])] if len(complete) >= keep_last else []
+
+
+def _sweep(folder: RunFolder) -> None:
+    """Delete drafts that were never finished."""
+    for draft in folder.checkpoints.glob(".step-*"):
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:
     """Delete a folder; it loses its name first, so that nobody finds half of it."""
     if path.exists():
-        gone = path.with_name(f".{path.name.lstrip('.')}.gone")
+        gone = path.with_name(f".{path.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
         os.replace(path, gone)
         shutil.rmtree(gone)

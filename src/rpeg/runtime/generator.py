@@ -247,7 +247,7 @@ class Generator:
             group,
             settings.max_rounds,
         )
-        judged = judge.outcome(task, found.verdict)
+        judged = judge.outcome(found.verdict)
         assert judged.rows is not None, "judging gives rows"
         return replace(
             judged,

@@ -28,6 +28,7 @@ from rpeg.plan.plan import Mesh, Plan
 from rpeg.runtime.homes.home import Home
 from rpeg.runtime.shares import Deal, deal
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.waiting import awaited
 from rpeg.runtime.worker import WorkerSpec
 from rpeg.runtime.world import Place, Rendezvous, places_of
 from rpeg.shapes.splits import ROW_AXES
@@ -70,14 +71,18 @@ class Groups:
 
         Args:
             spec: makes what a worker of a mesh is built from, at its place in the world if there is one.
-            wait_limit_s: how long ranks may wait for each other.
+            wait_limit_s: how long ranks may wait for each other, and all of this may take.
+
+        Raises:
+            WaitLimit: when it takes longer, with those that are not ready.
         """
         places = self._places(wait_limit_s)
         ready: dict[str, Future[Any]] = {}
         for mesh in self._plan.meshes:
             for name, place in zip(worker_names(mesh), places.get(mesh.name, [None]), strict=True):
                 ready[name] = self._home.spawn(name, spec(mesh.name, place))
-        _all_of(ready).result()
+        late = (f"worker {name} to start" for name, call in ready.items() if not call.done())
+        awaited(_all_of(ready), wait_limit_s, lambda: late)
 
     def _places(self, wait_limit_s: float) -> Mapping[str, list[Place]]:
         """Return the places of the workers that compute together: of all that have a model, if a mesh has several."""
@@ -127,7 +132,7 @@ class Groups:
         return _all_of({name: self._home.call(name, method, *args) for name in names})
 
     def close(self) -> None:
-        """End all workers; afterwards nothing of them is left, nor listens."""
+        """End all workers, as the home does; afterwards nothing listens."""
         self._home.close()
         if self._rendezvous is not None:
             self._rendezvous.close()

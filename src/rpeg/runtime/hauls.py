@@ -31,6 +31,7 @@ from rpeg.plan.shipments import Cause, hauls
 from rpeg.runtime.group import Groups
 from rpeg.runtime.holders import holder_of
 from rpeg.runtime.residency import Stay
+from rpeg.runtime.waiting import awaited
 
 __all__ = ["Hauls", "residency_faults"]
 
@@ -72,15 +73,19 @@ class Hauls:
         return groups.let_go(self._plan.mesh_of(event.stage), names) if names else None
 
     @contextmanager
-    def at_hand(self, groups: Groups, stage: str) -> Iterator[None]:
-        """Have the data of a stage on its device outside of the steps, before the first one."""
+    def at_hand(self, groups: Groups, stage: str, limit_s: float) -> Iterator[None]:
+        """Have the data of a stage on its device outside of the steps, before the first one.
+
+        Raises:
+            WaitLimit: when a move takes longer than ``limit_s``.
+        """
         mesh, used = self._plan.mesh_of(stage), {access.data for access in self._graph.reads(stage)}
         names = tuple(stay.data for stay in self.stays(mesh) if stay.data in used)
         for name in names:
-            groups.move(mesh, name, Rest.HBM).result()
+            awaited(groups.move(mesh, name, Rest.HBM), limit_s, lambda name=name: [f"{name} to come to {mesh}"])
         yield
         if names:
-            groups.let_go(mesh, names).result()
+            awaited(groups.let_go(mesh, names), limit_s, lambda: [f"{', '.join(names)} to leave {mesh}"])
 
 
 def residency_faults(graph: Graph, plan: Plan) -> Iterator[Fault]:

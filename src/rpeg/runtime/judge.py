@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import fmean
 
 from rpeg.environments.rewards import Scorer
-from rpeg.errors import RunFault
 from rpeg.numerics.tokenizer import load_tokenizer
 from rpeg.recipe.schema import Recipe
 from rpeg.recipe.sources import load_task
@@ -29,7 +28,7 @@ class Judge:
     def verify(self, task: Task) -> Outcome:
         """Give every sample a reward, NaN where no function could score it."""
         verdict = self.judge(task.groups.tensor("row").tolist(), task.samples, self._recipe.algorithm.group_size)
-        return self.outcome(task, verdict)
+        return self.outcome(verdict)
 
     def judge(self, problems: list[int], samples: Rows, group: int) -> Verdict:
         """Score ``samples``, which answer the training problems of these numbers, ``group`` of them each."""
@@ -37,18 +36,16 @@ class Judge:
         answers = self._answers(samples)
         return Verdict(self._rewards.score(asked, answers, group), overlong_penalties(self._recipe, samples))
 
-    def outcome(self, task: Task, verdict: Verdict) -> Outcome:
+    def outcome(self, verdict: Verdict) -> Outcome:
         """Return the rewards as rows, with what is worth telling of them."""
-        rewards = verdict.rewards
-        if rewards.count(None) == len(rewards):
-            raise RunFault(f"no answer of step {task.step + 1} could be scored: {verdict.why_nothing()}")
         column_N = verdict.column()
         return Outcome(
             Rows({"reward": column_N}),
             metrics=verdict.metrics(),
             notes=verdict.notes(),
             rewards=tuple(column_N.tolist()),
-            num_rows=len(rewards),
+            unscored=verdict.reasons(),
+            num_rows=len(column_N),
         )
 
     def verify_greedy(self, task: Task) -> Outcome:

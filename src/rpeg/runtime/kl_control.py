@@ -26,10 +26,13 @@ class KlControl:
         self._coefficient = coefficient_at(recipe, origin)
 
     def update(self, task: Task) -> Outcome:
-        """Move the coefficient by what the step's answers were away from the reference; without a target it stays."""
-        kl_N = task.samples.tensor("kl")
+        """Move the coefficient by what the step's answers were away from the reference.
+
+        Without a target it stays, and where there are no answers: they were to come from before the first step.
+        """
         algorithm = self._algorithm
-        if algorithm.kl_target is not None:
+        if algorithm.kl_target is not None and task.samples.columns:
+            kl_N = task.samples.tensor("kl")
             controller = KlController(self._coefficient, algorithm.kl_target, algorithm.kl_horizon)
             self._coefficient = controller.after(float(kl_N.double().mean()), len(kl_N)).coefficient
         published = {"coefficient": torch.tensor(self._coefficient, dtype=torch.float64)}

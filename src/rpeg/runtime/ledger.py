@@ -6,8 +6,10 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
+from rpeg.errors import RunFault
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import waited
 from rpeg.graph.stage import Stage, StageKind
@@ -21,8 +23,8 @@ from rpeg.runtime.task import Outcome
 
 __all__ = ["Ledger"]
 
-_SUMMED = "rows/"
-"""Metrics with this prefix are counts and add up over firings."""
+_SUMMED = ("rows/", "reward/unscorable")
+"""Metrics with these prefixes are counts and add up over firings."""
 
 
 class _Step:
@@ -74,13 +76,28 @@ class Ledger:
         return [record for records in self._unread.values() for record in records]
 
     def add(self, span: Span, outcome: Outcome) -> None:
-        """Enter one firing; rows that are swept over again have been counted."""
+        """Enter one firing; rows that are swept over again have been counted.
+
+        Raises:
+            RunFault: when it is the last that judges samples of its step, and no sample of it has a reward.
+        """
         step, stage = self._steps[span.step], self._graph.stage_of.get(span.stage)
         if stage is not None and stage.kind is StageKind.TRAIN and span.firing >= row_parts(self._graph, span.stage):
             metrics = {name: value for name, value in outcome.metrics.items() if not name.startswith(_SUMMED)}
             outcome = replace(outcome, metrics=metrics, num_tokens=0)
         step.spans.append(span)
         step.outcomes.append((stage, outcome))
+        if outcome.rewards:
+            self._check_scored(span.step, step)
+
+    def _check_scored(self, number: int, step: _Step) -> None:
+        """Refuse to go on once all samples of a step are judged and none has a reward; a firing may well have none."""
+        judged = [outcome for _, outcome in step.outcomes if outcome.rewards]
+        rewards = [reward for outcome in judged for reward in outcome.rewards]
+        if len(rewards) == self._graph.batch_rows and not any(map(isfinite, rewards)):
+            reasons = dict.fromkeys(reason for outcome in judged for reason in outcome.unscored)
+            why = "; ".join(reasons) or "every reward function returned None"
+            raise RunFault(f"no answer of step {number} could be scored: {why}")
 
     def close(self, number: int) -> tuple[dict[str, object], list[dict[str, object]], list[Span]]:
         """Close a step whose events have all fired; return its metrics, its samples to read, and its spans."""
@@ -154,6 +171,7 @@ def _entry(span: Span, outcome: Outcome) -> Mapping[str, Any]:
         "num_rows": outcome.num_rows,
         "num_tokens": outcome.num_tokens,
         "rewards": list(outcome.rewards),
+        "unscored": list(outcome.unscored),
         "worth": list(outcome.worth),
     }
 
@@ -163,6 +181,7 @@ def _outcome(entry: Mapping[str, Any]) -> Outcome:
         metrics=entry["metrics"],
         records=tuple(entry["records"]),
         rewards=_numbers(entry["rewards"]),
+        unscored=tuple(entry.get("unscored", ())),
         worth=_numbers(entry["worth"]),
         num_rows=entry["num_rows"],
         num_tokens=entry["num_tokens"],

@@ -45,6 +45,7 @@ from rpeg.runtime.homes.choose import home_faults
 from rpeg.runtime.prompts import PromptSource
 from rpeg.runtime.samplers import check_sampler
 from rpeg.runtime.support import engine_faults, loop_faults, unsupported
+from rpeg.runtime.support_learning import learning_faults
 from rpeg.runtime.warmup import warm_up
 
 __all__ = ["REFERENCE", "check_inputs", "make_start", "outline_of", "scratch_spec", "tokenizer_of"]
@@ -83,6 +84,7 @@ def check_inputs(recipe: Recipe, build: Callable[[Recipe], Graph] = build_graph)
         faults.extend(unsupported(graph))
         faults.extend(loop_faults(graph, recipe))
         faults.extend(engine_faults(graph, recipe))
+        faults.extend(learning_faults(graph, recipe))
     if task is not None:
         problems = [task.train(index) for index in range(min(_TRIED, task.size or _TRIED))]
         attempt(lambda: _check_rewards(recipe, problems))

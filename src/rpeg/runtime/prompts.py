@@ -17,6 +17,7 @@ from rpeg.environments.order import check_size, further_rows, rows_of_step
 from rpeg.environments.problem import Problem
 from rpeg.environments.rows import limited
 from rpeg.errors import DataError, Fault
+from rpeg.numerics.draws import as_int64
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.rows import Ragged, Rows
 
@@ -26,7 +27,9 @@ _STRIDE = 1_000_003
 """Distance of the problems tried in place of one whose prompt is too long, in a task that never ends."""
 _MAX_TRIES = 100
 _SEED_BITS = 40
-"""Bits left to number the samples of a run; the seed of the run lies above them."""
+"""Bits left to number the samples of a run; the seed of the run lies above them, as far as 64 bits have room."""
+_ABOVE_BITS = 27
+"""Bits below those of a seed that have no room: runs of up to 2**27 samples share none whatever their seeds are."""
 _ROUND_BITS = 35
 """Bits below the number of the round, of which there are at most 32."""
 
@@ -107,9 +110,9 @@ class PromptSource:
         """Return the prompts at ``positions`` of the usable rows, with seeds of their own in every step and round."""
         algorithm, kept = self._recipe.algorithm, self._kept
         found = [self._fit(position if kept is None else kept[position]) for position in positions]
-        first = (self._recipe.run.seed << _SEED_BITS) + step * algorithm.prompts * algorithm.group_size
+        first = _first_seed(self._recipe.run.seed) + step * algorithm.prompts * algorithm.group_size
         first += number << _ROUND_BITS
-        seeds = [first + i * algorithm.group_size for i in range(len(positions))]
+        seeds = [as_int64(first + i * algorithm.group_size) for i in range(len(positions))]
         return Rows(
             {
                 "row": torch.tensor([index for index, _ in found]),
@@ -131,6 +134,11 @@ class PromptSource:
                 raise DataError("prompts", [Fault(self.task.train(tried).row_id, self._too_long(len(ids)), _REMEDY)])
         text = f"none of {_MAX_TRIES} problems has a prompt of at most {self._limit} tokens"
         raise DataError("prompts", [Fault(self.task.name, text, _REMEDY)])
+
+
+def _first_seed(seed: int) -> int:
+    """Return where the seeds of a run's samples begin."""
+    return (seed << _SEED_BITS) + (seed >> 64 - _SEED_BITS << _ABOVE_BITS)
 
 
 _REMEDY = "raise data.max_prompt_tokens, or set data.long_prompts to drop or truncate_left"

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rpeg.errors import RunFault
 from rpeg.numerics.precision import device, dtype
 from rpeg.numerics.reward_model import load_reward_model
 from rpeg.numerics.tokenizer import load_tokenizer
@@ -19,6 +18,8 @@ from rpeg.runtime.verdict import overlong_metrics, overlong_penalties
 from rpeg.runtime.world import ALONE, Ranks
 
 __all__ = ["RewardRole"]
+
+_TOO_LONG = "too long for the reward model"
 
 
 class RewardRole:
@@ -37,13 +38,11 @@ class RewardRole:
         rows = task.samples
         penalties = overlong_penalties(self._recipe, rows)
         rewards_N = self._score(rows) + torch.tensor(penalties)
-        (num_scored,) = self._peers.counts(int(rewards_N.isfinite().sum()))
-        if not num_scored:
-            raise RunFault(f"no answer of step {task.step + 1} could be scored: all are too long for the reward model")
         return Outcome(
             Rows({"reward": rewards_N}),
             metrics=overlong_metrics(penalties, self._peers),
             rewards=tuple(rewards_N.tolist()),
+            unscored=() if bool(rewards_N.isfinite().all()) else (_TOO_LONG,),
             num_rows=len(rows),
         )
 

@@ -52,7 +52,9 @@ from rpeg.runtime.rows import Rows
 from rpeg.runtime.spread_watch import SpreadWatch
 from rpeg.runtime.store import Store
 from rpeg.runtime.support import check_plan_runs
+from rpeg.runtime.support_learning import learning_advice
 from rpeg.runtime.task import Outcome, Task
+from rpeg.runtime.waiting import awaited
 from rpeg.runtime.worker import WorkerSpec, use_threads
 from rpeg.runtime.world import Place, slot_of, slots
 
@@ -160,7 +162,7 @@ class _Run:
         self._threads = self._recipe.run.threads or max(1, (os.cpu_count() or 1) // self._num_slots())
         use_threads(self._threads, deterministic=self._recipe.run.deterministic)
         self.listener.on_start(self._info(step, is_new=start is None))
-        for note in _notes(self._recipe, source):
+        for note in _notes(self._recipe, self._graph, source):
             self.listener.on_message(note)
         with (
             MetricsWriter(self.folder, first_step=step + 1 if step else 0) as self._metrics,
@@ -214,11 +216,13 @@ class _Run:
 
     def _evaluate(self, groups: Groups) -> None:
         """Evaluate before the first step, so that the report has something to compare with."""
+        limit_s = self._recipe.run.wait_limit_s
         for stage in self._graph.stages:
             if stage.kind is StageKind.EVALUATE:
                 task = Task(stage.name, stage.kind, -1, 0, Rows({}), Rows({}), {"actor.rollout": 0})
-                with self._hauls.at_hand(groups, stage.name):
-                    outcome = groups.run(task).result().outcome
+                with self._hauls.at_hand(groups, stage.name, limit_s):
+                    ran = awaited(groups.run(task), limit_s, lambda name=stage.name: [f"{name} before step 1"])
+                outcome = ran.outcome
                 metrics = {"step": 0, **outcome.metrics}
                 self._metrics.write_step(metrics)
                 self._samples.extend(outcome.records)
@@ -259,13 +263,15 @@ class _Run:
 
     def _save(self, groups: Groups, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
-        ledger, keep, waiting = self._ledger, self._recipe.run.keep_last, store.waiting()
+        ledger, waiting = self._ledger, store.waiting()
         assert waiting.keys() == self.cuts.waiting(self._steps_done), f"not the rows of a cut: {sorted(waiting)}"
         state = State(self._steps_done, self._graph.digest(), ledger.counters, ledger.ahead(), ledger.unread())
+        keep, limit_s = self._recipe.run.keep_last, self._recipe.run.wait_limit_s
 
         def save_roles(draft: Path) -> None:
             for mesh in learning:
-                groups.save(mesh, draft).result()
+                what = f"{mesh} to save what it has learned until step {state.step}"
+                awaited(groups.save(mesh, draft), limit_s, lambda what=what: [what])
 
         save(self.folder, state, waiting, keep, save_roles)
 
@@ -294,9 +300,9 @@ class _Run:
         return RunSummary(status, self._steps_done, time.monotonic() - self._began_s, *accuracies, model)
 
 
-def _notes(recipe: Recipe, source: PromptSource) -> list[str]:
+def _notes(recipe: Recipe, graph: Graph, source: PromptSource) -> list[str]:
     """Return what is legal but worth saying before a run."""
-    notes = [f"advice: {fault}" for fault in advice(recipe, Path.cwd())]
+    notes = [f"advice: {fault}" for fault in [*advice(recipe, Path.cwd()), *learning_advice(graph, recipe)]]
     if source.num_dropped:
         limit = recipe.data.max_prompt_tokens
         notes.append(f"{source.num_dropped} prompts of more than {limit} tokens were dropped (data.long_prompts)")

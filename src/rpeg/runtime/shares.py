@@ -71,6 +71,7 @@ class Deal:
             carried=Rows.stacked(carried) if carried else None,
             records=tuple(records[:SHOWN]) if places else self._first_records(outcomes),
             rewards=self._rewards(outcomes),
+            unscored=tuple(dict.fromkeys(reason for outcome in outcomes for reason in outcome.unscored)),
             notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
             num_rows=sum(outcome.num_rows for outcome in outcomes),
             num_tokens=sum(outcome.num_tokens for outcome in outcomes),

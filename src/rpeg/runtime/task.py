@@ -54,8 +54,7 @@ class Task:
 
     def again(self) -> Task:
         """Return the task for a further call of a firing, whose worker has the rows and the weights."""
-        none = Rows({})
-        return replace(self, groups=none, samples=none, weights=None, carried=None, places=())
+        return replace(self, groups=self.groups.part(0, 0), samples=Rows({}), weights=None, carried=None, places=())
 
 
 class Progress(StrEnum):
@@ -84,6 +83,8 @@ class Outcome:
     """What the user should hear of."""
     rewards: tuple[float, ...] = ()
     """Reward of every sample, NaN where there is none, to be read beside it."""
+    unscored: tuple[str, ...] = ()
+    """Why samples have no reward, where anything is known of it."""
     worth: tuple[float, ...] = ()
     """Mean advantage of every sample, to be read beside it."""
     num_rows: int = 0

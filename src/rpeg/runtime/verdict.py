@@ -89,10 +89,9 @@ class Verdict:
             for failure in self.scores.failures
         )
 
-    def why_nothing(self) -> str:
-        """Return why no answer at all has a reward."""
-        reasons = dict.fromkeys(f"{failure.function}: {failure.reason}" for failure in self.scores.failures)
-        return "; ".join(reasons) or "every reward function returned None"
+    def reasons(self) -> tuple[str, ...]:
+        """Return why answers could not be scored, each reason once."""
+        return tuple(dict.fromkeys(f"{failure.function}: {failure.reason}" for failure in self.scores.failures))
 
 
 def overlong_penalties(recipe: Recipe, samples: Rows) -> list[float]:

@@ -72,8 +72,7 @@ class Worker:
     def run(self, task: Task) -> tuple[Outcome, float, float]:
         """Do one firing; return its outcome with its start and end on the monotonic clock."""
         start_s = time.monotonic()
-        # Reads of steps before the first find nothing; prompts, which come from outside, have no mask.
-        is_idle = task.kind in _ON_SAMPLES and not task.samples.columns and "mask" not in task.groups.columns
+        is_idle = _is_idle(task)
         if not is_idle:
             self._residents.check(task.stage)
         outcome = Outcome() if is_idle else self._methods[task.stage](task)
@@ -101,6 +100,14 @@ class Worker:
         self._roles.close()
         if self._has_joined:
             leave()
+
+
+def _is_idle(task: Task) -> bool:
+    """Return whether a stage has nothing to work on: its rows are those of a step before the first."""
+    if task.kind is StageKind.GENERATE:
+        return not task.groups.columns
+    # Prompts, which come from outside, have no mask.
+    return task.kind in _ON_SAMPLES and not task.samples.columns and "mask" not in task.groups.columns
 
 
 def use_threads(threads: int, *, deterministic: bool) -> None:

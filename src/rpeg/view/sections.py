@@ -109,7 +109,7 @@ def _result(record: Record) -> str:
 def _next(record: Record) -> str:
     """Return what to do with the result: load the model, or go on where the run stopped."""
     folder = record.folder
-    checkpoints = sorted(folder.checkpoints.glob("step-*")) if folder.checkpoints.is_dir() else []
+    checkpoints = folder.all_checkpoints()
     if (folder.model / "config.json").is_file():
         where = repr(str(folder.model.resolve()))
         text = (

@@ -60,5 +60,5 @@ class Home(Protocol):
         ...
 
     def close(self) -> None:
-        """End all workers; afterwards nothing of them is left."""
+        """End all workers, in seconds; afterwards nothing of them is left but a thread here whose call does not end."""
         ...

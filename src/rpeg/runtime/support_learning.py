@@ -1,0 +1,53 @@
+"""Whether a graph learns as its recipe does: plans may have rewritten it since; what does not fit is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rpeg.errors import Fault
+from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import generators, staleness
+from rpeg.recipe.rules_algorithm import slightly_stale, uncorrected
+from rpeg.recipe.schema import Recipe
+from rpeg.runtime.carry import carry_of
+
+__all__ = ["learning_advice", "learning_faults"]
+
+
+def learning_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
+    """Yield where the answers of the graph are too old for the recipe's loss, or its critic is another one."""
+    total, carried = _ages(graph)
+    if what := uncorrected(recipe.algorithm.correction, total - carried, carried):
+        remedy = "plan with --staleness-max 1, or with algorithm.correction=truncated here and there"
+        yield Fault("algorithm.correction", what, remedy)
+    yield from _critic_faults(graph, recipe)
+
+
+def learning_advice(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
+    """Yield what is legal but worth saying of a graph whose answers are older than the recipe says."""
+    total, _ = _ages(graph)
+    is_older = total > recipe.algorithm.max_staleness
+    if is_older and (what := slightly_stale(recipe.algorithm.correction, total)):
+        yield Fault("algorithm.correction", what, "plan with algorithm.correction=truncated, and set it here")
+
+
+def _ages(graph: Graph) -> tuple[int, int]:
+    """Return the steps that answers may lag behind at most, and how many of them by being carried over."""
+    names = [stage.name for stage in generators(graph)]
+    carries = [carry.max_carry for name in names if (carry := carry_of(graph, name)) is not None]
+    return max((staleness(graph, name) for name in names), default=0), max(carries, default=0)
+
+
+def _critic_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
+    """Yield stages whose values come from another model than the recipe's critic."""
+    valuing = [stage for stage in graph.stages if "value" in stage.heads]
+    own = ", ".join(stage.name for stage in valuing if stage.model == "critic")
+    shared = ", ".join(stage.name for stage in valuing if stage.model != "critic")
+    sharing = recipe.critic.sharing if recipe.critic is not None else "none"
+    if own and (recipe.critic is None or sharing != "none"):
+        text = f"is {sharing}, and the graph has a critic of its own ({own})"
+        yield Fault("critic.sharing", text, "set algorithm.name to ppo")
+    if shared and sharing == "none":
+        text = f"is none, and in the graph policy and critic are one model ({shared})"
+        remedy = "set algorithm.name to ppo_shared and plan that, without --allow share_trunk"
+        yield Fault("critic.sharing", text, remedy)
