@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from rpeg.graph.access import Access
 from rpeg.graph.data import Data, DataKind, Per
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators, waited
+from rpeg.graph.lineage import generators
 from rpeg.plan.events import Event, EventGraph
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
@@ -49,7 +49,7 @@ class Cuts:
 
     def __init__(self, graph: Graph, events: EventGraph, given: Collection[str]) -> None:
         """Look at the events of ``graph``; data that is ``given`` comes from outside in every step."""
-        self._graph = graph
+        self._graph, self._given = graph, given
         self._events: dict[str, list[Event]] = defaultdict(list)
         for event in events.events:
             self._events[event.stage].append(event)
@@ -66,9 +66,16 @@ class Cuts:
                 continue
             unread = cut + min(event.shift - delay for event, delay in reads)
             for stage in writers:
-                first = max(unread, waited(self._graph, stage))  # before that it had nothing to work on
+                first = max(unread, self._first(stage))
                 for event in self._events[stage]:
                     yield from (row_name(data, t, stage, event.firing) for t in range(first, cut + event.shift))
+
+    def _first(self, stage: str) -> int:
+        """Return the first step in which a stage has something to work on: what it reads may be of steps before."""
+        given = (read.delay for read in self._graph.reads(stage) if read.data in self._given)
+        edges = (edge for edge in self._graph.edges() if edge.reader == stage)
+        made = (self._first(e.writer) + e.delay for e in edges if not self._graph.is_state(e.data))
+        return max([*given, *made], default=0)
 
     def _kept(self) -> Iterator[tuple[str, list[str]]]:
         """Yield data that is kept as rows, with the stages that make it."""
