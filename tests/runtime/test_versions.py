@@ -65,9 +65,9 @@ def test_narrow_arithmetic_is_no_reason_to_end_a_run(model: Path) -> None:
 
 def test_a_low_temperature_is_no_reason_to_end_a_run(model: Path) -> None:
     """Logits are divided by it, and so is what they were rounded by."""
-    sampling = {"temperature": 1e-3}
-    versions, _ = _versions(model, dtype="bfloat16", **sampling)
-    found = versions.take(_pushed(policy(model, model={"dtype": "bfloat16"}, sampling=sampling)), 1)
+    versions, _ = _versions(model, dtype="bfloat16", temperature=1e-3)
+    trained = policy(model, model={"dtype": "bfloat16"}, sampling={"temperature": 1e-3})
+    found = versions.take(_pushed(trained), 1)
     assert 1.0 < found["weights/probe_difference"] < 100.0
 
 
