@@ -19,6 +19,8 @@ from rpeg.plan.fixed import bind_groups
 from rpeg.plan.groups import DeviceGroup, GroupLayout
 from rpeg.plan.plan import Recompute
 from rpeg.search.bundle import read_bundle
+from rpeg.search.find import Goal
+from rpeg.search.origin import graph_of
 from rpeg.search.single_changes import age
 from rpeg.shapes.catalog import shape_of
 from rpeg.shapes.parameters import num_parameters, tensors
@@ -198,6 +200,19 @@ def test_a_plan_that_was_found_is_written_priced_and_checked(rpeg: Rpeg, folder:
     other = rpeg("train", recipe, "algorithm.prompts=64", "--plan", "plan.json", "--dry-run")
     assert other.status == 2
     assert "the recipe asks for grpo" in other.err
+
+
+def test_a_recipe_with_rewrites_of_its_own_trains_from_its_plan(rpeg: Rpeg, folder: Path) -> None:
+    recipe, stale = str(EXAMPLES / "ppo_shared.yaml"), "algorithm.staleness=1"
+    found = rpeg("plan", recipe, stale, "--cluster", "local:2", "--staleness-max", "1", "--out", "plan.json")
+    assert found.status == 0, found.err
+    bundle = read_bundle(Path("plan.json"))
+    graph = graph_of(bundle, read_task(recipe, [stale]).graph, Goal(1))
+    assert graph == bundle.graph
+    assert graph.history[0].transform == "fuse_forward{a=old_logp,b=value}"
+    assert len(graph.history) > 1
+    ended = rpeg("train", recipe, stale, "--plan", "plan.json", "--dry-run")
+    assert ended.status == 0, ended.err
 
 
 def test_the_engine_of_the_recipe_is_in_the_plan_and_another_one_is_refused(rpeg: Rpeg, folder: Path) -> None:

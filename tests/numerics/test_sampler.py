@@ -340,3 +340,16 @@ def test_models_that_cannot_be_decoded_are_refused():
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("bloom"))
     with pytest.raises(ModelError, match=r"the sampler cannot decode this model"):
         TorchSampler(model, slots=4, pad_id=0)
+
+
+def test_longrope_is_sampled_as_far_as_a_row_is_read_as_it_is_alone() -> None:
+    """Beyond its original length the frequencies of a row would be those of the longest one in the same pass."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0]}
+    model = tiny("phi3", original_max_position_embeddings=20, rope_parameters={"rope_theta": 1e4, **rope})
+    prompt, longest = [5, 6, 7], list(range(10, 18))
+    alone, beside = samples(model, [prompt], 4), samples(model, [prompt, longest], 4)
+    assert same(alone, beside[:4])
+    with pytest.raises(
+        ModelError, match="has 9 tokens, with max_new_tokens 12 that is 21 positions, but the model has 20"
+    ):
+        samples(model, [prompt, [9, *longest]])

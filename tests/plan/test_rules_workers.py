@@ -133,12 +133,37 @@ def test_activations_are_made_again_where_workers_can(stage: str, asked: dict[st
         assert found[0].startswith(f"P7 {stage}: asks to recompute {asked['recompute']}, and {said}")
 
 
-def test_experts_along_the_sequence_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("axis", "shard", "said"),
+    [
+        ("cp", (("experts", "cp"),), "splits experts over cp of several; they can be split over ep and tp"),
+        ("tp", (("hidden", "tp"),), "splits hidden over tp of several; what can be split is layers, experts, heads, "),
+        ("tp", TP[:1], "splits heads over ['tp'] and kv_heads over nothing of several; split both over the same axis"),
+        ("pp", (), "splits no layers over pp of several; split layers over pp, or leave pp at 1"),
+    ],
+)
+def test_splits_that_no_family_takes_are_refused(axis: str, shard: tuple[tuple[str, str], ...], said: str) -> None:
     graph = grpo(8, 8)
-    plan = _on(graph, LEARN, (("cp", 2),), shard=(("experts", "cp"),))
-    assert _faults(graph, plan, Workers()) == [
-        "P7 train: splits experts over cp of several; they can be split over ep and tp"
-    ]
+    (fault,) = _faults(graph, _on(graph, LEARN, ((axis, 2),), shard=shard), Workers())
+    assert fault.startswith(f"P7 train: {said}")
+
+
+def test_gradients_put_off_and_shares_of_weights_do_not_go_together() -> None:
+    """Other software may keep gradients whole with ZeRO 1; workers share them out on every level."""
+    graph, sizes = grpo(8, 8), (("pp", 2), ("dp", 2))
+    for zero, dp in ((0, 2), (1, 1), (1, 2)):
+        plan = _on(graph, LEARN, (sizes[0], ("dp", dp)), shard=(("layers", "pp"),), zero=zero)
+        ordered = (
+            replace(each, pipeline=Pipeline.ZERO_BUBBLE) if each.stage == "train" else each for each in plan.bindings
+        )
+        found = _faults(graph, replace(plan, bindings=tuple(ordered)), Workers())
+        if zero and dp > 1:
+            assert found == [
+                "P7 train: has the schedule zero_bubble and ZeRO 1 over dp of several, which splits weights and "
+                "gradients on every level; choose 1f1b, or zero 0"
+            ]
+        else:
+            assert found == []
 
 
 def test_replicas_of_a_sampler_are_ours_and_split_in_one_way() -> None:

@@ -65,6 +65,18 @@ def test_prompt_and_answer_must_fit_the_model(faults_of: Faults, with_model: str
         "data.max_prompt_tokens: 16 + sampling.max_new_tokens 48 = 64, more than the model's 63 positions; "
         "lower one of the two by 1"
     ]
+    rope = {"type": "longrope", "long_factor": [2.0], "short_factor": [1.0]}
+    long = {"max_position_embeddings": 256, "original_max_position_embeddings": 60, "rope_scaling": rope}
+    (folder / "config.json").write_text(json.dumps({"text_config": long}))
+    assert faults_of(text=with_model) == [
+        "data.max_prompt_tokens: 16 + sampling.max_new_tokens 48 = 64, more than the model's 60 positions "
+        "(of 256; beyond 60, longrope reads a row by the longest one beside it); lower one of the two by 4"
+    ]
+    (critic := tmp_path / "critic").mkdir()
+    (folder / "config.json").rename(critic / "config.json")
+    (folder / "config.json").write_text(json.dumps({"n_positions": 64}))
+    (fault,) = faults_of("algorithm.name=ppo", "critic.path=critic", text=with_model)
+    assert "more than the critic's 60 positions" in fault
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 64}))
     (tmp_path / "recipe.yaml").write_text(with_model)
     assert load_recipe(tmp_path / "recipe.yaml").model.path == str(folder)

@@ -62,7 +62,7 @@ def assert_close(a: RunFolder, b: RunFolder, step: int) -> None:
     for name, values in first.items():
         torch.testing.assert_close(second[name], values, atol=1e-5, rtol=1e-5, msg=name)
     for row, other in zip(untimed(a), untimed(b), strict=True):
-        assert other == pytest.approx(row, abs=1e-5)
+        assert other == pytest.approx(row, abs=1e-5, rel=1e-5)
     said = [
         [(line["response"], line["reward"]) for line in map(json.loads, each.samples.read_text().splitlines())]
         for each in (a, b)

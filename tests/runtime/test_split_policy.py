@@ -211,7 +211,7 @@ def _apart(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], kind
         pytest.param((("dp", 2),), ModelLayout(zero=3), {}, id="fsdp"),
         pytest.param((("dp", 2),), ModelLayout(zero=1), {}, id="zero 1"),
         pytest.param((("tp", 2),), ModelLayout(VOCABULARY), _valued("full"), id="value head, tp"),
-        pytest.param((("pp", 2),), ModelLayout(PP), {}, id="pp"),
+        pytest.param((("pp", 2),), ModelLayout(PP, schedule="zero_bubble"), {}, id="pp, zero bubble"),
     ],
 )
 def test_ranks_have_masters_of_their_parts(

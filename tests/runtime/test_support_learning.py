@@ -66,6 +66,15 @@ def test_corrected_answers_of_a_plan_may_be_older() -> None:
     assert [*learning_faults(graph, recipe), *learning_advice(graph, recipe)] == []
 
 
+@pytest.mark.parametrize("correction", ["auto", "masked"])
+def test_a_rewrite_does_not_switch_the_correction_off(correction: str) -> None:
+    rewrites = ["use_recorded_logprob{stage=old}"]
+    recipe = recipe_of("grpo", staleness=3, correction=correction, rewrites=rewrites)
+    (fault,) = map(str, learning_faults(build_graph(recipe), recipe))
+    assert fault.startswith(f"algorithm.correction: {'truncated' if correction == 'auto' else correction}, and in the")
+    assert "nothing would be corrected" in fault
+
+
 def test_a_trunk_that_only_the_plan_shares_is_refused_before_the_start(tmp_path: Any) -> None:
     recipe = recipe_of("ppo")
     shared = planned(recipe, 0, "share_trunk{actor=actor,critic=critic}", allow=("share_trunk",))

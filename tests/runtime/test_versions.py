@@ -27,11 +27,14 @@ from rpeg.runtime.versions import Versions
 CPU = torch.device("cpu")
 
 
-def _versions(folder: Path, staleness: int = 0, dtype: str = "float32") -> tuple[Versions, TorchSampler]:
+def _versions(
+    folder: Path, staleness: int = 0, dtype: str = "float32", temperature: float = 1.0
+) -> tuple[Versions, TorchSampler]:
     """Return what keeps the versions of a sampler that begins with those in ``folder``."""
     found = load_model(folder, getattr(torch, dtype), CPU)
     sampler = TorchSampler(found, 2, pad_id=0)
-    probe = Probe(tiny_recipe(model={"dtype": dtype}), load_tokenizer(folder), found)
+    recipe = tiny_recipe(model={"dtype": dtype}, sampling={"temperature": temperature})
+    probe = Probe(recipe, load_tokenizer(folder), found)
     return Versions(sampler, found, copied(found), staleness, probe, Peers()), sampler
 
 
@@ -60,17 +63,27 @@ def test_narrow_arithmetic_is_no_reason_to_end_a_run(model: Path) -> None:
     assert 0 < found["weights/probe_difference"] < 0.1
 
 
+def test_a_low_temperature_is_no_reason_to_end_a_run(model: Path) -> None:
+    """Logits are divided by it, and so is what they were rounded by."""
+    sampling = {"temperature": 1e-3}
+    versions, _ = _versions(model, dtype="bfloat16", **sampling)
+    found = versions.take(_pushed(policy(model, model={"dtype": "bfloat16"}, sampling=sampling)), 1)
+    assert 1.0 < found["weights/probe_difference"] < 100.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.03, 2.0])
 @pytest.mark.parametrize("damage", ["zero", "nan"])
-def test_weights_that_came_damaged_end_the_run(model: Path, damage: str) -> None:
-    versions, _ = _versions(model)
-    staged = _pushed(policy(model))
+def test_weights_that_came_damaged_end_the_run(model: Path, damage: str, temperature: float) -> None:
+    versions, _ = _versions(model, temperature=temperature)
+    staged = _pushed(policy(model, sampling={"temperature": temperature}))
     assert staged.whole is not None
     name = "model.layers.0.self_attn.v_proj.weight"
     broken = torch.zeros_like(staged.whole[name])
     broken[0] = float("nan") if damage == "nan" else 0.0
     number = r"-\d+\.\d{4}"
     sampled = "nan" if damage == "nan" else number
-    text = f"version 4 .* {number} in the trainer and {sampled} in the sampler, and at most 0.001"
+    limit = "0.0333" if temperature == 0.03 else "0.001"
+    text = f"version 4 .* {number} in the trainer and {sampled} in the sampler, and at most {limit} .* {temperature:g};"
     with pytest.raises(RunFault, match=text):
         versions.take(replace(staged, whole={**staged.whole, name: broken}), 4)
 

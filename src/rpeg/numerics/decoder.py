@@ -21,6 +21,7 @@ from rpeg.errors import Fault, ModelError
 from rpeg.numerics.head_input import newest_head_input
 from rpeg.numerics.kv_cache import KvCache
 from rpeg.numerics.value_head import ValueHead, recorded_upper_layers
+from rpeg.shapes.positions import max_positions
 
 __all__ = ["Decoder", "Outlook"]
 
@@ -59,7 +60,7 @@ class Decoder:
         if head is not None:
             _number_upper_layers(head, config.num_hidden_layers)
         self.vocabulary: int = config.vocab_size
-        self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        self.max_positions = max_positions(config.to_dict())
         # transformers 5.24 renamed the keyword and warns about the old one.
         self._cache_keyword = "cache" if "cache" in accepted else "past_key_values"
         self._options = {"use_cache": True} | ({"logits_to_keep": 1} if "logits_to_keep" in accepted else {})

@@ -59,7 +59,8 @@ class MasterWeights(nn.Module):
 
 def _hand_over(parameter: Tensor, master: nn.Parameter) -> None:
     """Add the gradient of a parameter to that of its master."""
-    assert parameter.grad is not None, "called when a gradient has been accumulated"
+    if parameter.grad is None:  # torch calls this too where a backward pass has put a gradient off
+        return
     gradient = parameter.grad.float()
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)
     parameter.grad = None

@@ -21,6 +21,7 @@ from rpeg.errors import Fault, ModelError
 from rpeg.numerics.micro_batches import split
 from rpeg.numerics.model import model_folder_faults, quiet
 from rpeg.numerics.tokenizer import read_tokenizer, vocabulary_faults
+from rpeg.shapes.positions import max_positions
 
 __all__ = ["RewardModel", "load_reward_model", "reward_folder_faults"]
 
@@ -41,7 +42,7 @@ class RewardModel:
         self.reads_tokens = not vocabulary_faults(policy_tokenizer, tokenizer, "reward model")
         """Whether the policy's token ids mean the same to the classifier."""
         config = model.config.get_text_config()
-        positions: int | None = getattr(config, "max_position_embeddings", None)
+        positions = max_positions(config.to_dict())
         self._max_tokens = min(positions or tokenizer.model_max_length, tokenizer.model_max_length)
         head = getattr(model, "score", None)
         self._head = head if isinstance(head, nn.Linear) else None

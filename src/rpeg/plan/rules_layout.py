@@ -82,7 +82,7 @@ def _zero_bubble(binding: Binding, mesh: Mesh) -> Iterator[_Said]:
     others += [f"ZeRO {binding.layout.zero} over dp"] if binding.layout.zero > 1 and mesh.sizes.get("dp") != 1 else []
     if others:
         text = f"has the schedule {Pipeline.ZERO_BUBBLE} and splits {' and '.join(others)}"
-        yield (text, "gradients put off are of whole weights: choose 1f1b, or split layers alone, with ZeRO 0 or 1")
+        yield (text, "gradients put off are of whole weights: choose 1f1b, or split layers alone, with ZeRO 0")
 
 
 def _extents(binding: Binding, mesh: Mesh, model: str, known: dict[str, int]) -> Iterator[_Said]:

@@ -10,15 +10,14 @@ from rpeg.errors import Fault
 from rpeg.graph.graph import Graph
 from rpeg.graph.stage import Stage, StageKind
 from rpeg.plan.mesh import num_ranks
-from rpeg.plan.plan import Binding, Layout, Mesh, Pipeline, Plan, Recompute
+from rpeg.plan.plan import Binding, Mesh, Pipeline, Plan, Recompute
 from rpeg.plan.rules_cuts import cut_faults
 from rpeg.plan.site import Site
 from rpeg.plan.workers import ROLLING, SAMPLING, SPLITS, Role, Workers, role_of
-from rpeg.shapes.splits import ROW_AXES
+from rpeg.shapes.splits import ROW_AXES, divided_axes, misplaced_parts
 
 __all__ = ["learners", "p7_workers", "plan_faults", "worker_faults"]
 
-_EXPERT_AXES = ("ep", "tp")
 _ROUND = "round"
 _LEARNING = (StageKind.FORWARD, StageKind.TRAIN, StageKind.UPDATE, StageKind.PUSH)
 _ON_RANKS = (*_LEARNING, *ROLLING)
@@ -49,7 +48,7 @@ def worker_faults(graph: Graph, binding: Binding, mesh: Mesh, workers: Workers) 
         yield Fault(mesh.name, text, "set run.home=processes, or ray")
     yield from _on_ranks(graph, stage, mesh)
     if stage.kind in (StageKind.GENERATE, StageKind.FORWARD, StageKind.TRAIN) and stage.model is not None:
-        yield from _split(graph, stage, binding.layout, mesh, workers)
+        yield from _split(stage, binding, mesh, workers)
 
 
 def _asked(stage: Stage, binding: Binding, workers: Workers) -> Iterator[Fault]:
@@ -97,10 +96,11 @@ def _on_ranks(graph: Graph, stage: Stage, mesh: Mesh) -> Iterator[Fault]:
         yield Fault(stage.name, text, f"choose ranks that divide {prompts}, or set algorithm.prompts to a multiple")
 
 
-def _split(graph: Graph, stage: Stage, layout: Layout, mesh: Mesh, workers: Workers) -> Iterator[Fault]:
-    """Yield what keeps a model from lying on the ranks of a mesh as a layout says."""
-    role, has_zero = role_of(stage), layout.zero > 0 and mesh.sizes.get("dp", 1) > 1
-    splits, over = SPLITS[role], _split_axes(layout, mesh)
+def _split(stage: Stage, binding: Binding, mesh: Mesh, workers: Workers) -> Iterator[Fault]:
+    """Yield what keeps a model from lying on the ranks of a mesh as the layout of a binding says."""
+    role, layout = role_of(stage), binding.layout
+    has_zero = layout.zero > 0 and mesh.sizes.get("dp", 1) > 1
+    splits, over = SPLITS[role], divided_axes(layout.shard, mesh.sizes)
     if not (over or has_zero):
         return
     beyond = [f"{axis} {mesh.sizes[axis]}" for axis in over if axis not in splits.axes]
@@ -113,21 +113,18 @@ def _split(graph: Graph, stage: Stage, layout: Layout, mesh: Mesh, workers: Work
     if unknown := [f"{axis} {mesh.sizes[axis]}" for axis in over if axis not in known]:
         remedy = f"models like it can be split over {', '.join(sorted(known) or ['dp alone'])}"
         yield Fault(stage.name, f"{how} over {', '.join(unknown)} of {mesh.name}", remedy)
-    if experts := [axis for part, axis in layout.shard if part == "experts" and axis not in _EXPERT_AXES]:
-        text = f"splits experts over {', '.join(experts)} of {mesh.name}"
-        yield Fault(stage.name, text, f"they can be split over {' and '.join(_EXPERT_AXES)}")
+    for what, remedy in misplaced_parts(layout.shard, mesh.sizes):
+        yield Fault(stage.name, f"{what} of {mesh.name}", remedy)
+    if has_zero and binding.pipeline is Pipeline.ZERO_BUBBLE:
+        text = f"has the schedule {binding.pipeline} and ZeRO {layout.zero} over dp of {mesh.name}"
+        what = f"{text}, which splits weights and gradients on every level"
+        yield Fault(stage.name, what, "choose 1f1b, or zero 0")
     if over and role is Role.SAMPLER and workers.sampling_engine != "torch":
         text = f"{how} over {', '.join(f'{axis} {mesh.sizes[axis]}' for axis in over)} of {mesh.name}"
         remedy = "set sampling.engine=torch, or a mesh of dp"
         yield Fault(stage.name, f"{text} by {workers.sampling_engine}", remedy)
     for what, remedy in _kept_whole(stage, over, workers):
         yield Fault(stage.name, f"{how} over ranks of {mesh.name}, and {what}", remedy)
-
-
-def _split_axes(layout: Layout, mesh: Mesh) -> list[str]:
-    """Return the axes along which ranks hold different parts of the weights, or work on parts of a row."""
-    parts = {axis for _, axis in layout.shard}
-    return [axis for axis, size in mesh.axes if size > 1 and (axis not in ROW_AXES or axis in parts)]
 
 
 def _kept_whole(stage: Stage, over: list[str], workers: Workers) -> Iterator[tuple[str, str]]:

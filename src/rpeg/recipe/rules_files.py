@@ -17,6 +17,8 @@ from rpeg.environments.suggest import did_you_mean, listed
 from rpeg.errors import Fault
 from rpeg.recipe.rule import RuleSet
 from rpeg.recipe.schema import Recipe
+from rpeg.shapes.huggingface import language_config
+from rpeg.shapes.positions import max_positions
 
 __all__ = ["FILE_RULES"]
 
@@ -57,15 +59,22 @@ def _model_folder(recipe: Recipe, base_dir: Path) -> Iterator[Fault]:
         yield Fault("model.path", f"{folder / 'config.json'} is not a JSON object", "download the model again")
 
 
-@FILE_RULES.over("model.path", "data.max_prompt_tokens", "sampling.max_new_tokens")
-def _sequence_fits_model(recipe: Recipe, base_dir: Path) -> Iterator[Fault]:
-    folder = resolve_path(recipe.model.path, base_dir) if recipe.model.path else None
-    positions = (_config(folder) or {}).get("max_position_embeddings") if folder else None
+@FILE_RULES.over("model.path", "critic.path", "data.max_prompt_tokens", "sampling.max_new_tokens")
+def _sequence_fits_models(recipe: Recipe, base_dir: Path) -> Iterator[Fault]:
+    critic = recipe.critic.path if recipe.critic is not None else None
     prompt, response = recipe.data.max_prompt_tokens, recipe.sampling.max_new_tokens
-    if isinstance(positions, int) and prompt + response > positions:
-        what = f"{prompt} + sampling.max_new_tokens {response} = {prompt + response}, more than the model's {positions}"
-        remedy = f"lower one of the two by {prompt + response - positions}"
-        yield Fault("data.max_prompt_tokens", what + " positions", remedy)
+    for role, path in (("model", recipe.model.path), ("critic", critic)):
+        folder = resolve_path(path, base_dir) if path is not None else None
+        config = _config(folder) if folder is not None else None
+        _, language = language_config(config or {})
+        positions, stated = max_positions(language), language.get("max_position_embeddings")
+        if positions is None or prompt + response <= positions:
+            continue
+        what = f"{prompt} + sampling.max_new_tokens {response} = {prompt + response}"
+        what += f", more than the {role}'s {positions} positions"
+        if isinstance(stated, int) and positions < stated:
+            what += f" (of {stated}; beyond {positions}, longrope reads a row by the longest one beside it)"
+        yield Fault("data.max_prompt_tokens", what, f"lower one of the two by {prompt + response - positions}")
 
 
 def _config(folder: Path) -> dict[str, Any] | None:

@@ -27,7 +27,8 @@ _LIMIT = {
     # A logit between 16 and 32 has steps of 1/8, and trainers that keep float32 weights round elsewhere than samplers.
     "bfloat16": 1.0,
 }
-"""Largest difference of two log-probabilities that is taken for rounding, by the format of the arithmetic; nats."""
+"""Largest difference of two log-probabilities that is taken for rounding, by the format of the arithmetic; nats at
+temperature 1. Rounding is that of the logits, and these are divided by the temperature."""
 _LIMIT_OF_EXPERTS = 1.0
 """The same of a model with experts: a token between two of them may go to the one or to the other by rounding."""
 
@@ -46,7 +47,8 @@ class Probe:
         """One row, of which all tokens but the first are scored."""
         self._temperature = recipe.sampling.temperature
         has_experts = any(name.endswith(".experts") for name, _ in model.named_modules())
-        self._limit = _LIMIT_OF_EXPERTS if has_experts else _LIMIT[recipe.model.dtype]
+        limit = _LIMIT_OF_EXPERTS if has_experts else _LIMIT[recipe.model.dtype]
+        self._limit = limit / min(1.0, self._temperature)
 
     def scored(self, scores: Scores) -> tuple[float, ...]:
         """Return the log-probabilities of `rows` from its scores."""
@@ -71,8 +73,9 @@ class Probe:
             raise RunFault(
                 f"weights of version {version} are not the same at both ends: token {apart.index(most) + 1} of the "
                 f"probe prompt has log-probability {a:.4f} in the trainer and {b:.4f} in the sampler, and at most "
-                f"{self._limit:g} between them is rounding; go on from the last checkpoint with --resume, and if it "
-                "comes again with trainer and sampler on one rank each, whose weights are not cut into tiles"
+                f"{self._limit:.3g} between them is rounding at temperature {self._temperature:g}; go on from the last "
+                "checkpoint with --resume, and if it comes again with trainer and sampler on one rank each, whose "
+                "weights are not cut into tiles"
             )
         return most
 

@@ -263,10 +263,10 @@ class _Run:
 
     def _save(self, groups: Groups, store: Store) -> None:
         learning = dict.fromkeys(self._plan.mesh_of(s.name) for s in self._graph.stages if s.kind is StageKind.UPDATE)
+        keep, limit_s = self._recipe.run.keep_last, self._recipe.run.wait_limit_s
         ledger, waiting = self._ledger, store.waiting()
         assert waiting.keys() == self.cuts.waiting(self._steps_done), f"not the rows of a cut: {sorted(waiting)}"
         state = State(self._steps_done, self._graph.digest(), ledger.counters, ledger.ahead(), ledger.unread())
-        keep, limit_s = self._recipe.run.keep_last, self._recipe.run.wait_limit_s
 
         def save_roles(draft: Path) -> None:
             for mesh in learning:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rpeg.errors import Fault
+from rpeg.graph.contract import Logprob
 from rpeg.graph.graph import Graph
 from rpeg.graph.lineage import generators, staleness
 from rpeg.recipe.rules_algorithm import slightly_stale, uncorrected
@@ -15,11 +16,15 @@ __all__ = ["learning_advice", "learning_faults"]
 
 
 def learning_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
-    """Yield where the answers of the graph are too old for the recipe's loss, or its critic is another one."""
+    """Yield where answers of a graph are too old for the recipe's loss, or its correction or critic is another one."""
     total, carried = _ages(graph)
     if what := uncorrected(recipe.algorithm.correction, total - carried, carried):
         remedy = "plan with --staleness-max 1, or with algorithm.correction=truncated here and there"
         yield Fault("algorithm.correction", what, remedy)
+    if recipe.algorithm.correction != "none" and graph.contract.behaviour_logprob is Logprob.RECORDED:
+        text = f"{recipe.algorithm.correction}, and in the graph ratios are against what the sampler recorded: "
+        text += "every importance weight would be 1, so nothing would be corrected"
+        yield Fault("algorithm.correction", text, "leave out use_recorded_logprob, or set correction to none")
     yield from _critic_faults(graph, recipe)
 
 

@@ -17,6 +17,7 @@ from rpeg.plan.rules_workers import learners, worker_faults
 from rpeg.plan.workers import Workers
 from rpeg.search.calls import StageCall
 from rpeg.shapes.model import ModelShape
+from rpeg.shapes.tensor import LAYERS
 
 __all__ = ["Crew", "group_layout", "learning_with"]
 
@@ -66,9 +67,9 @@ class Crew:
         if num_ranks(mesh) != choice.num_devices:
             return False
         # Of what else a layout splits, the axes say as much.
-        experts = tuple(("experts", axis) for axis in how.expert_axes)
+        split = ((LAYERS, "pp"), *(("experts", axis) for axis in how.expert_axes))
         pipeline: Pipeline | None = choice.pipeline if choice.pp > 1 else None
-        layout = Layout(_MESH, experts, choice.zero)
+        layout = Layout(_MESH, split, choice.zero)
         binding = Binding(
             self.call.name,
             _MESH,

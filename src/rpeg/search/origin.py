@@ -57,11 +57,11 @@ def graph_of(bundle: Bundle, base: Graph, goal: Goal, where: str = "plan") -> Gr
 
 def _replayed(graph: Graph, base: Graph, where: str) -> Graph:
     """Return a graph that its history makes of the algorithm's own."""
-    start = widened(base, graph)
+    start, further = widened(base, graph), graph.history[len(base.history) :]  # the base may be rewritten itself
     try:
-        after = replay(start, graph.history)
+        after = replay(start, further)
     except TransformError as error:
-        fault = _other_base(graph, start) if graph.history[0].before != start.digest() else error.faults[0]
+        fault = _other_base(graph, start) if further[0].before != start.digest() else error.faults[0]
         raise PlanError(where, [fault]) from error
     if after.digest() != graph.digest():
         raise PlanError(where, [_other_base(graph, after)])

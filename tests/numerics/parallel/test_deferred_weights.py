@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from rpeg.numerics.master_weights import MasterWeights
 from rpeg.numerics.parallel.deferred_weights import DeferredWeights
 
 
@@ -51,3 +52,23 @@ def test_outside_nothing_is_put_off_and_frozen_weights_get_none() -> None:
     later.make((0, 0))
     assert model[0].weight.grad is not None
     assert model[2].weight.grad is None
+
+
+def test_masters_of_narrow_weights_get_the_gradients_that_were_put_off() -> None:
+    """The weights keep none, and the masters sum those of all passes in float32, as without putting off."""
+    plain, other, x_ND = layers().bfloat16(), layers().bfloat16(), torch.randn(5, 3).bfloat16()
+    wanted, found, later = MasterWeights(plain), MasterWeights(other), DeferredWeights([other])
+    for number in range(3):
+        plain((1 + number) * x_ND).square().sum().backward()
+        with later.putting_off((0, number)):
+            loss = other((1 + number) * x_ND).square().sum()
+        loss.backward()
+    masters = found.named()
+    assert masters["0.weight"].grad is None
+    assert masters["0.bias"].grad is not None
+    for number in range(3):
+        later.make((0, number))
+    assert all(each.grad is None for each in other.parameters())
+    for name, master in wanted.named().items():
+        assert master.grad is not None
+        torch.testing.assert_close(masters[name].grad, master.grad, rtol=1e-2, atol=1e-6)

@@ -19,10 +19,11 @@ from rpeg.numerics.parallel.pipeline import PipelineModel
 from rpeg.numerics.parallel.pipeline_order import Schedule, num_parts
 from rpeg.numerics.parallel.pipeline_parts import pipeline_faults
 from rpeg.numerics.parallel.sharded import Passing, ShardedModel
-from rpeg.numerics.parallel.shards import split_faults
+from rpeg.numerics.parallel.shards import family_faults, split_faults
 from rpeg.numerics.parallel.whole import ScoreBatch, WholeModel
 from rpeg.numerics.recompute import recompute_layers
-from rpeg.shapes.splits import ROW_AXES
+from rpeg.shapes.splits import ROW_AXES, divided_axes
+from rpeg.shapes.tensor import LAYERS
 
 __all__ = ["WHOLE", "ModelLayout", "is_split", "layout_faults", "parallel_model"]
 
@@ -47,9 +48,7 @@ WHOLE = ModelLayout()
 
 def is_split(layout: ModelLayout, sizes: Mapping[str, int]) -> bool:
     """Whether ranks along axes of these sizes hold different parts of a model, or of what its optimizer keeps."""
-    others = any(size > 1 for axis, size in sizes.items() if axis not in ROW_AXES)
-    over_rows = any(sizes.get(axis, 1) > 1 for _, axis in layout.split)
-    return others or over_rows or (layout.zero > 0 and sizes.get("dp", 1) > 1)
+    return bool(divided_axes(layout.split, sizes)) or (layout.zero > 0 and sizes.get("dp", 1) > 1)
 
 
 def layout_faults(model: PreTrainedModel, layout: ModelLayout, sizes: Mapping[str, int]) -> Iterator[Fault]:
@@ -60,7 +59,10 @@ def layout_faults(model: PreTrainedModel, layout: ModelLayout, sizes: Mapping[st
         layout: How it is to be split.
         sizes: By axis.
     """
-    yield from split_faults(model.config, _without_layers(layout), sizes)
+    if faults := list(family_faults(model.config, divided_axes(layout.split, sizes))):
+        yield from faults
+        return
+    yield from split_faults(model.config, layout.split, sizes)
     if sizes.get("cp", 1) > 1:
         yield from context_faults(model.config)
     if sizes.get("pp", 1) > 1:
@@ -74,7 +76,7 @@ def _stages(model: PreTrainedModel, layout: ModelLayout, sizes: Mapping[str, int
     if (parts - 1) * -(-layers // parts) >= layers:
         text = f"pp = {stages} cuts {layers} layers into {parts} parts, some of them empty"
         yield Fault("layout", text, f"lower pp: {layers} layers make at most {layers} parts")
-    further = [axis for axis in ("tp", "ep") if sizes.get(axis, 1) > 1]
+    further = sorted({axis for part, axis in layout.split if part != LAYERS and sizes.get(axis, 1) > 1})
     further += ["dp by ZeRO"] if layout.zero and sizes.get("dp", 1) > 1 else []
     if layout.schedule == "zero_bubble" and further:
         text = f"puts off gradients of weights that are split over {' and '.join(further)}, too"
@@ -87,7 +89,7 @@ def _schedule(layout: ModelLayout) -> Schedule:
 
 def _without_layers(layout: ModelLayout) -> tuple[tuple[str, str], ...]:
     """Return how what one part of a pipeline has is split."""
-    return tuple((part, axis) for part, axis in layout.split if axis != "pp")
+    return tuple((part, axis) for part, axis in layout.split if part != LAYERS)
 
 
 def parallel_model(

@@ -50,8 +50,8 @@ class DeferredWeights:
     def make(self, key: _Key) -> None:
         """Add the gradients of the weights of one pass, whose backward pass has been made."""
         for weight, x_ND, grad_NV in self._kept.pop(key, ()):
-            grad_VD = (grad_NV.T @ x_ND).to(weight.dtype)
-            weight.grad = grad_VD if weight.grad is None else weight.grad.add_(grad_VD)
+            # As any backward pass leaves it, so that what waits for gradients, such as masters, hears of it.
+            weight.backward((grad_NV.T @ x_ND).to(weight.dtype))
 
     def _linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
         if self._key is None or not layer.weight.requires_grad:

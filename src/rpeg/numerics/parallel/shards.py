@@ -7,7 +7,7 @@ packed into one for experts are kept apart, so that what a rank holds is always 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,9 +16,22 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rpeg.errors import Fault, ModelError
-from rpeg.shapes.splits import SPLIT_FAMILIES
+from rpeg.shapes.splits import SPLIT_FAMILIES, SPLIT_OVER, misplaced_parts
+from rpeg.shapes.tensor import LAYERS
 
-__all__ = ["Box", "Cut", "Places", "Shard", "Split", "Tile", "parts_of", "shards_of", "split_faults", "whole_tiles"]
+__all__ = [
+    "Box",
+    "Cut",
+    "Places",
+    "Shard",
+    "Split",
+    "Tile",
+    "family_faults",
+    "parts_of",
+    "shards_of",
+    "split_faults",
+    "whole_tiles",
+]
 
 Box = tuple[tuple[int, int], ...]
 """Per dimension, the first index and the one after the last."""
@@ -196,25 +209,29 @@ def split_faults(config: PreTrainedConfig, split: Split, sizes: Mapping[str, int
     `rpeg.plan.rules_layout` has said of a plan what does not divide; which families can be split is known here alone.
     """
     used = [(part, axis) for part, axis in split if sizes.get(axis, 1) > 1]
-    if not used:
-        return
-    if config.model_type not in SPLIT_FAMILIES:
-        what = f"no split of {config.model_type} over {', '.join(sorted({axis for _, axis in used}))} is known"
-        yield Fault("layout", what, f"known are {', '.join(SPLIT_FAMILIES)}; zero 3 over dp splits any model")
+    if faults := list(family_faults(config, {axis for _, axis in used})):
+        yield from faults
         return
     left = _counts(config)
     for part, axis in used:
         size = sizes[axis]
-        if axis not in (("tp", "ep") if part == "experts" else ("tp",)):
-            yield Fault("layout", f"splits {part} over {axis}", "experts are split over ep and tp, all else over tp")
-        elif part not in left:
+        if part == LAYERS or axis not in SPLIT_OVER.get(part, ()):
+            continue  # stages may have unlike numbers of layers; other axes are said below
+        if part not in left:
             yield Fault("layout", f"splits {part}, of which {config.model_type} has none", f"it has {', '.join(left)}")
         elif left[part] % size and not (part == "kv_heads" and size % left[part] == 0):
             what = f"{axis} = {size} does not divide {left[part]} {part}"
             yield Fault("layout", what, f"choose {_choice(left[part])}")
         else:
             left[part] = max(1, left[part] // size)
-    yield from _unpaired(used)
+    yield from (Fault("layout", *said) for said in misplaced_parts(split, sizes))
+
+
+def family_faults(config: PreTrainedConfig, axes: Collection[str]) -> Iterator[Fault]:
+    """Yield a fault where a model is to be split over axes, and its family has not been compared with itself split."""
+    if axes and config.model_type not in SPLIT_FAMILIES:
+        what = f"no split of {config.model_type} over {', '.join(sorted(axes))} is known"
+        yield Fault("layout", what, f"known are {', '.join(SPLIT_FAMILIES)}; zero 3 over dp splits any model")
 
 
 def _wrapped(model: PreTrainedModel) -> Iterator[Fault]:
@@ -232,14 +249,6 @@ def _choice(count: int) -> str:
     """Return the degrees that divide a count, as far as a message has room for them."""
     degrees = [str(degree) for degree in range(1, min(count, _SHOWN) + 1) if count % degree == 0]
     return " or ".join(filter(None, (", ".join(degrees[:-1]), degrees[-1])))
-
-
-def _unpaired(used: Split) -> Iterator[Fault]:
-    """Yield where attention would be split in one projection and whole in another."""
-    heads, kv_heads = ([axis for part, axis in used if part == name] for name in ("heads", "kv_heads"))
-    if heads != kv_heads:
-        what = f"splits heads over {heads or 'nothing'} and kv_heads over {kv_heads or 'nothing'}"
-        yield Fault("layout", what, "split both over the same axis")
 
 
 def _counts(config: PreTrainedConfig) -> dict[str, int]:

@@ -1,7 +1,9 @@
 """A line to a worker: calls go out over a socket, answers come back in their order.
 
-call ──▶ socket ──▶ worker (`answer_calls`)
+call ──▶ sender thread ──▶ socket ──▶ worker (`answer_calls`)
 future ◀── reader thread ◀── socket ◀──┘
+
+Nobody who calls waits for a worker that does not read: that is for the limit of whoever waits for the answer.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Receive = Callable[[socket.socket], Received]
 
 
 class Line:
-    """The calls that a worker has not answered yet, and the thread that reads its answers."""
+    """The calls that a worker has not answered yet, and the threads that send them and read its answers."""
 
     def __init__(
         self,
@@ -55,8 +57,10 @@ class Line:
         self._how_it_ended, self._ahead_s = how_it_ended, ahead_s
         self._waiting: deque[tuple[Future[Any], str]] = deque()
         self._lock = threading.Lock()
-        """Held to send a call, and to find that no more can be sent."""
+        """Held to enter a call, and to find that no more can be sent."""
+        self._outbox: queue.SimpleQueue[Packed | None] = queue.SimpleQueue()
         self._death = ""
+        threading.Thread(target=self._post, name=f"{name} calls", daemon=True).start()
         self._reader = threading.Thread(target=self._read, name=f"{name} answers", daemon=True)
         self._reader.start()
 
@@ -69,9 +73,16 @@ class Line:
                 future.set_exception(WorkerDied(f"{self._death} before it could {doing(method, args)}"))
                 return future
             self._waiting.append((future, doing(method, args)))
-            with suppress(OSError):  # the reader hears of the end as well, and knows more of it
-                self._send(self._end, packed)
+            self._outbox.put(packed)
         return future
+
+    def _post(self) -> None:
+        """Send what is called until no more is to come."""
+        with suppress(OSError):  # the reader hears of the end as well, and knows more of it
+            while (packed := self._outbox.get()) is not None:
+                self._send(self._end, packed)
+                del packed  # its tensors must not live until the next call
+            self._end.shutdown(socket.SHUT_WR)
 
     def _read(self) -> None:
         """Resolve futures in the order of the calls until the worker ends."""
@@ -88,8 +99,7 @@ class Line:
 
     def ask_to_end(self) -> None:
         """Let the worker answer what it was asked, and then end."""
-        with suppress(OSError):
-            self._end.shutdown(socket.SHUT_WR)
+        self._outbox.put(None)
 
     def stop_reading(self) -> None:
         """Take it that no more answers come."""
@@ -97,9 +107,11 @@ class Line:
             self._end.shutdown(socket.SHUT_RD)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait until the last answer is read, but not longer than ``timeout_s``."""
+        """Wait until the last answer is read, but not longer than ``timeout_s``; send no more."""
         self._reader.join(timeout_s)
-        self.stop_reading()
+        with suppress(OSError):  # also ends a thread that is still sending, as `close` would not
+            self._end.shutdown(socket.SHUT_RDWR)
+        self._outbox.put(None)
         self._end.close()
 
 

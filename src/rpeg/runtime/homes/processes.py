@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from rpeg.runtime.homes.home import LOOPBACK, Seat
@@ -103,8 +104,9 @@ class _Process:
             self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        self._line.close()
+            with suppress(subprocess.TimeoutExpired):  # the system is at work for it, and ends it then
+                self._process.wait(_REAP_S)
+        self._line.close(_REAP_S)
 
 
 def _start(name: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
