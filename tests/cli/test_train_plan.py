@@ -64,10 +64,9 @@ def test_a_plan_with_a_graph_of_its_own_resumes_under_that_plan_only(rpeg: Rpeg,
         "gen.0: after step 1 rollouts of step 1 wait to be read, this plan goes on with those of step 2; "
         "resume with the plan that the run was saved under: --plan run/plan.json"
     ]
-    for steps in (2, 3):  # what is run becomes the plan of the folder, and is the same one
-        ended = rpeg("train", *words, f"run.steps={steps}", "--resume", "--plan", "run/plan.json")
-        assert (ended.status, ended.err) == (0, "")
-    assert [row["step"] for row in numbers(run)] == [0, 1, 2, 3]
+    ended = rpeg("train", *words, "run.steps=2", "--resume", "--plan", "run/plan.json")
+    assert (ended.status, ended.err) == (0, "")
+    assert [row["step"] for row in numbers(run)] == [0, 1, 2]
 
 
 def test_a_plan_for_a_recipe_with_rewrites(rpeg: Rpeg, recipe: Write, folder: Path) -> None:
