@@ -17,7 +17,7 @@ from rpeg.perf.fill import fill
 from rpeg.perf.kernels import DeviceProfile
 from rpeg.perf.links import LinkProfile
 from rpeg.perf.memory import MemoryConstants
-from rpeg.perf.profile import KINDS, Kind, extrapolates, profiles, read_table
+from rpeg.perf.profile import KINDS, Kind, extrapolates, kept, profiles, read_table
 from rpeg.perf.software import RlConstants
 from rpeg.perf.trainer import TrainingConstants
 from rpeg.perf.validate.rl_lengths import LengthConstants
@@ -256,3 +256,14 @@ def test_every_kind_has_a_generic_profile_and_no_name_twice(kind: Kind) -> None:
     assert "generic" in {profile.name for profile in found}
     names = [name for profile in found for name in {each.lower() for each in (profile.name, *profile.aliases)}]
     assert sorted(names) == sorted(set(names))
+
+
+def test_what_is_made_of_profiles_is_kept_for_each_folder_of_a_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    double = kept(lambda number: calls.append(number) or 2 * number)
+    for folder in ("one", "one", "two", "one"):
+        monkeypatch.setenv("RPEG_PROFILES", str(tmp_path / folder))
+        assert double(3) == 6
+    assert calls == [3, 3]

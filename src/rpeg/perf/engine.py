@@ -15,7 +15,7 @@ from rpeg.perf.group import ALONE, Group, group_of
 from rpeg.perf.kernels import Kernels, item_bytes, kernels_for
 from rpeg.perf.links import links_of
 from rpeg.perf.load import Precision, Split
-from rpeg.perf.profile import Covers, Loaded, extrapolates, read_table
+from rpeg.perf.profile import Covers, Loaded, extrapolates, kept, read_table
 from rpeg.shapes.model import ModelShape
 from rpeg.shapes.operations import Real
 from rpeg.shapes.parameters import embedding_parameters, expert_parameters, head_parameters, num_parameters
@@ -144,7 +144,7 @@ def _changed(engine: Engine, changes: tuple[tuple[str, float | bool], ...]) -> E
     return replace(engine, constants=constants)
 
 
-@cache
+@kept
 def engine_for(
     system: System,
     profile: str = "generic",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from rpeg.hardware.topology import Device
 from rpeg.perf import attention, elementwise, gemm
@@ -13,7 +13,7 @@ from rpeg.perf.chip import Chip, chip_of, tiling_of
 from rpeg.perf.dtype import dtype_of, item_bytes
 from rpeg.perf.elementwise import ElementwiseConstants
 from rpeg.perf.gemm import GemmConstants, GemmFigures
-from rpeg.perf.profile import Loaded, read_table
+from rpeg.perf.profile import Loaded, kept, read_table
 from rpeg.shapes.operations import Real
 
 __all__ = ["DeviceProfile", "Kernels", "dtype_of", "item_bytes", "kernels_for"]
@@ -160,7 +160,7 @@ def _gemm_inputs(kernels: Kernels, dtype: str) -> tuple[GemmFigures, GemmConstan
     return kernels.gemm_figures(dtype), kernels.gemm_constants(dtype)
 
 
-@cache
+@kept
 def kernels_for(device: Device, profile: str | None = None) -> Kernels:
     """Return the kernels of a device with the constants of its generation, or of the profile that is named.
 

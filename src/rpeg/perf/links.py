@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from rpeg.hardware.topology import Link, System
-from rpeg.perf.profile import Loaded, read_table
+from rpeg.perf.profile import Loaded, kept, read_table
 
 __all__ = [
     "LIBRARIES",
@@ -120,7 +119,7 @@ def link_extrapolates(kinds: Iterable[str], library: str = "nccl", **values: flo
     return ", ".join(dict.fromkeys(text for text in found if text))
 
 
-@cache
+@kept
 def _constants(kind: str, library: str) -> LinkConstants:
     profile = _profile(kind).constants
     found: LinkConstants | None = getattr(profile, library)

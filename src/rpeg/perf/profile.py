@@ -25,21 +25,22 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, cast, get_args
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args
 
 from rpeg.errors import Fault, ProfileError
 from rpeg.hardware.own import own_profiles
 from rpeg.perf.fill import fill
 
-__all__ = ["KINDS", "Covers", "Kind", "Loaded", "Profile", "extrapolates", "profiles", "read_table"]
+__all__ = ["KINDS", "Covers", "Kind", "Loaded", "Profile", "extrapolates", "kept", "profiles", "read_table"]
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 Kind = Literal["devices", "links", "training", "serving", "memory", "rl"]
 """What a profile is about; the name of its folder."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -117,6 +118,20 @@ def _outside(name: str, value: float | str, known: tuple[float, float] | frozens
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if value == round(value, 0) else f"{value:g}"
+
+
+def kept(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a function that keeps what it made of profiles, as long as the user's own are in the same folder."""
+
+    @cache
+    def made(_: Path | None, *args: _P.args, **named: _P.kwargs) -> _T:
+        return function(*args, **named)
+
+    @wraps(function)
+    def call(*args: _P.args, **named: _P.kwargs) -> _T:
+        return made(own_profiles(), *args, **named)
+
+    return call
 
 
 def read_table(kind: Kind, name: str, into: type[_T]) -> Loaded[_T]:

@@ -6,11 +6,10 @@ Its parts have profiles of their own, fitted on runs of each alone. What is adde
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from rpeg.hardware.topology import System
 from rpeg.perf.memory import MemoryConstants
-from rpeg.perf.profile import Loaded, read_table
+from rpeg.perf.profile import Loaded, kept, read_table
 from rpeg.perf.trainer import Trainer, trainer_for
 
 __all__ = ["PublishConstants", "RlConstants", "Software", "publish_s", "software_for"]
@@ -106,7 +105,7 @@ class Software:
         return trainer_for(system, self.constants.training)
 
 
-@cache
+@kept
 def software_for(name: str = "generic") -> Software:
     """Return the software of that name; one without a profile has the generic one, which `Software.loaded` says.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from math import prod
 
 import numpy as np
@@ -17,7 +16,7 @@ from rpeg.perf.group import ALONE, Group, group_of
 from rpeg.perf.kernels import Kernels, kernels_for
 from rpeg.perf.links import links_of
 from rpeg.perf.load import Split
-from rpeg.perf.profile import Profile, extrapolates, read_table
+from rpeg.perf.profile import Profile, extrapolates, kept, read_table
 from rpeg.perf.stage_parameters import Degrees
 from rpeg.plan.plan import Pipeline, Recompute
 from rpeg.shapes.model import ModelShape
@@ -230,7 +229,7 @@ class Trainer:
         return found
 
 
-@cache
+@kept
 def trainer_for(system: System, framework: str = "generic", library: str = "nccl") -> Trainer:
     """Return a machine with the constants of a framework; `Trainer.extrapolates` says what had to stand in."""
     loaded, kernels = read_table("training", framework, TrainingConstants), kernels_for(system.device)
