@@ -11,6 +11,7 @@ from tests.cli.conftest import RECIPE, Ended
 
 from rpeg.algorithms.ppo import ppo
 from rpeg.cli.workload import read_task
+from rpeg.graph.lineage import age
 from rpeg.hardware.catalog import load_system
 from rpeg.perf.held import Holdings
 from rpeg.perf.layouts import Choice
@@ -21,7 +22,6 @@ from rpeg.plan.plan import Recompute
 from rpeg.search.bundle import read_bundle
 from rpeg.search.find import Goal
 from rpeg.search.origin import graph_of
-from rpeg.search.single_changes import age
 from rpeg.shapes.catalog import shape_of
 from rpeg.shapes.parameters import num_parameters, tensors
 

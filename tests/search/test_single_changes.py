@@ -8,13 +8,14 @@ from functools import cache
 import pytest
 from tests.search.tiny import found, goal, tiny
 
+from rpeg.graph.lineage import age
 from rpeg.hardware.catalog import load_system
 from rpeg.search.answer import what_if
 from rpeg.search.case import Case
 from rpeg.search.figures import figures
 from rpeg.search.find import Found, find_plans
 from rpeg.search.reprice import priced
-from rpeg.search.single_changes import Effect, How, Leave, age, single_changes
+from rpeg.search.single_changes import Effect, How, Leave, single_changes
 
 
 def best(max_staleness: int = 0) -> Found:

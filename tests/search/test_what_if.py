@@ -9,11 +9,12 @@ from tests.search.tiny import found, goal, tiny
 
 from rpeg.algorithms.ppo import ppo
 from rpeg.errors import GraphError, PlanError
+from rpeg.graph.lineage import age
 from rpeg.hardware.catalog import load_system
 from rpeg.search.answer import what_if
 from rpeg.search.case import Case
 from rpeg.search.reprice import priced, transplanted
-from rpeg.search.single_changes import How, age
+from rpeg.search.single_changes import How
 from rpeg.search.what_if import Change, changed, knobs, read_changes
 from rpeg.transforms.registry import parse
 

@@ -92,9 +92,9 @@ def read_planned(
 
 def _goal(bundle: Bundle, base: Graph, staleness_max: int | None, allow: str | None) -> Goal:
     """Return what is allowed: as the options say, else as the graph of the plan shows."""
+    from rpeg.graph.lineage import age
     from rpeg.search.find import Goal
     from rpeg.search.origin import allowed_by
-    from rpeg.search.single_changes import age
 
     planned = Goal(age(base)) if bundle.graph is None else allowed_by(base, bundle.graph)
     names = planned.allow if allow is None else tuple(name for name in allow.split(",") if name)

@@ -16,6 +16,7 @@ from rpeg.graph.stage import Stage, StageKind
 
 __all__ = [
     "Path",
+    "age",
     "generators",
     "is_refreshed",
     "lead",
@@ -49,12 +50,17 @@ def staleness(graph: Graph, generator: str) -> int:
     return total + _carry(graph, generator) if total >= 0 else -1
 
 
+def age(graph: Graph) -> int:
+    """Return how many versions behind the newest weights any sample of a graph can be when it is trained on."""
+    return max((staleness(graph, stage.name) for stage in generators(graph)), default=0)
+
+
 def oldest_lineage(graph: Graph, generator: str) -> Path:
     """Return the way of a sample to the update and of the weights back to ``generator`` that makes a sample oldest.
 
     Empty when the samples never reach an update of the generator's model.
     """
-    age = _ages(graph, generator)
+    age_of = _ages(graph, generator)
     forth: dict[str, list[Path]] = {update: [] for update in _updates(graph, generator)}
     for stage, path in _paths(graph, generator, _is_stream):
         if stage in forth:
@@ -63,8 +69,8 @@ def oldest_lineage(graph: Graph, generator: str) -> Path:
     for update, there in forth.items():  # ages add up, so the oldest way there and the oldest way back belong together
         back = list(_ways_back(graph, update, generator)) if there else []
         if back:
-            ways.append((*max(there, key=age), *max(back, key=age)))
-    return max(ways, key=age, default=())
+            ways.append((*max(there, key=age_of), *max(back, key=age_of)))
+    return max(ways, key=age_of, default=())
 
 
 def _ages(graph: Graph, generator: str) -> Callable[[Path], int]:
@@ -77,11 +83,11 @@ def _ages(graph: Graph, generator: str) -> Callable[[Path], int]:
     if len(updates) < 2 or not any(edge.writer in updates and edge.reader in updates for edge in graph.edges()):
         return _delays
 
-    def age(path: Path) -> int:
+    def age_of(path: Path) -> int:
         hops = sum(edge.writer in updates and edge.reader in updates for edge in path)
         return _delays(path) * len(updates) - hops
 
-    return age
+    return age_of
 
 
 def lead(graph: Graph, generator: str) -> int:

@@ -16,7 +16,7 @@ from rpeg.graph.access import Access, Bound, Mode, Refresh
 from rpeg.graph.contract import Enforce
 from rpeg.graph.dim import ONE
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators, staleness
+from rpeg.graph.lineage import age
 from rpeg.graph.stage import Grain, Stage, StageKind
 
 __all__ = ["headline", "to_text"]
@@ -29,10 +29,9 @@ def to_text(graph: Graph, marks: Mapping[str, str] | None = None) -> str:
 
 def headline(graph: Graph) -> str:
     """Return name, batch, staleness and digest on one line."""
-    found = max((staleness(graph, stage.name) for stage in generators(graph)), default=0)
     group = graph.group_size
     batch = f"batch {graph.batch_rows} = {graph.batch_rows // group} x {group}"
-    return f"{graph.name}  {batch}  staleness {found} ({_promise(graph)})  digest {graph.digest()[:8]}"
+    return f"{graph.name}  {batch}  staleness {age(graph)} ({_promise(graph)})  digest {graph.digest()[:8]}"
 
 
 def _promise(graph: Graph) -> str:

@@ -14,11 +14,13 @@ from rpeg.recipe.learning import AlgorithmSection, CriticSection
 from rpeg.recipe.rule import RuleSet
 from rpeg.recipe.schema import Recipe
 
-__all__ = ["ALGORITHM_RULES", "MOST_UNCORRECTED", "slightly_stale", "uncorrected"]
+__all__ = ["ALGORITHM_RULES", "MOST_UNCORRECTED", "UNWEIGHTED", "slightly_stale", "uncorrected"]
 
 ALGORITHM_RULES = RuleSet()
 """The rules of this module, in the order of the recipe."""
 
+UNWEIGHTED = "every importance weight would be 1, so nothing would be corrected"
+"""Why there is no correction of ratios that are against what the sampler recorded."""
 MOST_UNCORRECTED = 1
 """Staleness, in steps, up to which losses may go without importance weights."""
 
@@ -179,10 +181,11 @@ def _stale_answers_are_corrected(recipe: Recipe, _: Path) -> Iterator[Fault]:
     elif what := uncorrected(correction, algorithm.staleness, algorithm.max_staleness - algorithm.staleness):
         yield Fault("algorithm.correction", what, "set correction to truncated, or staleness to at most 1")
     if correction != "none" and algorithm.old_logprob == "recorded":
-        what = (
-            f"recorded with correction {correction}: every importance weight would be 1, so nothing would be corrected"
+        yield Fault(
+            "algorithm.old_logprob",
+            f"recorded with correction {correction}: {UNWEIGHTED}",
+            "set it to recomputed, interpolated or auto",
         )
-        yield Fault("algorithm.old_logprob", what, "set it to recomputed, interpolated or auto")
     if algorithm.staleness == 0 and algorithm.old_logprob == "interpolated":
         what = "interpolated with staleness 0: the policy before the step is the one that sampled, nothing lies between"
         yield Fault("algorithm.old_logprob", what, "set it to recorded, or staleness to at least 1")

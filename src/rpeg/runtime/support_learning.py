@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rpeg.errors import Fault
 from rpeg.graph.contract import Logprob
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators, staleness
-from rpeg.recipe.rules_algorithm import slightly_stale, uncorrected
+from rpeg.graph.lineage import age, generators
+from rpeg.recipe.rules_algorithm import UNWEIGHTED, slightly_stale, uncorrected
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.carry import carry_of
 
@@ -23,8 +23,9 @@ def learning_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
         yield Fault("algorithm.correction", what, remedy)
     if recipe.algorithm.correction != "none" and graph.contract.behaviour_logprob is Logprob.RECORDED:
         text = f"{recipe.algorithm.correction}, and in the graph ratios are against what the sampler recorded: "
-        text += "every importance weight would be 1, so nothing would be corrected"
-        yield Fault("algorithm.correction", text, "leave out use_recorded_logprob, or set correction to none")
+        yield Fault(
+            "algorithm.correction", text + UNWEIGHTED, "leave out use_recorded_logprob, or set correction to none"
+        )
     yield from _critic_faults(graph, recipe)
 
 
@@ -38,9 +39,8 @@ def learning_advice(graph: Graph, recipe: Recipe) -> Iterator[Fault]:
 
 def _ages(graph: Graph) -> tuple[int, int]:
     """Return the steps that answers may lag behind at most, and how many of them by being carried over."""
-    names = [stage.name for stage in generators(graph)]
-    carries = [carry.max_carry for name in names if (carry := carry_of(graph, name)) is not None]
-    return max((staleness(graph, name) for name in names), default=0), max(carries, default=0)
+    carries = (carry_of(graph, stage.name) for stage in generators(graph))
+    return age(graph), max((carry.max_carry for carry in carries if carry is not None), default=0)
 
 
 def _critic_faults(graph: Graph, recipe: Recipe) -> Iterator[Fault]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import age
 from rpeg.plan.plan import Plan
 from rpeg.search.case import Case
 from rpeg.search.compare import Difference, differences
 from rpeg.search.reprice import Step, checked, priced, transplanted
 from rpeg.search.sentence import sentence
-from rpeg.search.single_changes import How, age
+from rpeg.search.single_changes import How
 from rpeg.search.structures import Structure, structures
 from rpeg.search.what_if import Change, changed, read_changes
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rpeg.graph.graph import Graph
+from rpeg.graph.lineage import age
 from rpeg.plan.plan import Plan
 from rpeg.search.case import Case
 from rpeg.search.figures import Slope, figures, slope_between
@@ -17,7 +18,7 @@ from rpeg.search.find import Found, Outcome
 from rpeg.search.reprice import Step, priced
 from rpeg.search.sensitivity import Margin, TokenWorth, margins, token_worths
 from rpeg.search.sentence import CycleLine, cycle_lines, limit, seconds_text, sentence
-from rpeg.search.single_changes import Effect, Leave, age, single_changes
+from rpeg.search.single_changes import Effect, Leave, single_changes
 
 __all__ = ["Explanation", "Rival", "explain", "reading"]
 

@@ -22,7 +22,7 @@ from enum import StrEnum
 
 from rpeg.errors import InvalidInput, PlanError
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators, staleness
+from rpeg.graph.lineage import age
 from rpeg.hardware.region import Region
 from rpeg.plan.plan import Plan
 from rpeg.search.calls import calls_of
@@ -36,7 +36,7 @@ from rpeg.search.what_if import Change, changed
 from rpeg.transforms.base import Transform
 from rpeg.transforms.registry import TRANSFORMS
 
-__all__ = ["Effect", "How", "Leave", "age", "single_changes"]
+__all__ = ["Effect", "How", "Leave", "single_changes"]
 
 _LEARNING = ("relax", "share_trunk", "use_recorded_logprob", "use_recorded_value", "in_flight")
 """Rewrites that may shorten a step; the others of their class make more work, or other samples."""
@@ -79,11 +79,6 @@ class Effect:
     """What limits the step then."""
     devices: int
     """Of the machine then."""
-
-
-def age(graph: Graph) -> int:
-    """Return how many steps old samples of a graph may be."""
-    return max((staleness(graph, stage.name) for stage in generators(graph)), default=0)
 
 
 def single_changes(case: Case, graph: Graph, plan: Plan) -> tuple[Effect, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rpeg.errors import Fault, PlanError
 from rpeg.graph.graph import Graph
-from rpeg.graph.lineage import generators, lead, staleness
+from rpeg.graph.lineage import age, generators, lead
 from rpeg.graph.stage import StageKind
 from rpeg.transforms.base import EffectClass
 from rpeg.transforms.closure import closure
@@ -59,7 +59,7 @@ def structures(graph: Graph, max_staleness: int = 0, allow: Iterable[str] = ()) 
         Fault(name, "is no transformation that changes learning", f"there is {', '.join(LEARNING)}")
         for name in sorted(allowed - set(LEARNING))
     ]
-    own = _staleness(graph)
+    own = age(graph)
     if max_staleness < own:
         text = f"is {max_staleness}, and samples of {graph.name} are {own} steps old already"
         faults.append(Fault("staleness-max", text, f"at least {own}"))
@@ -70,7 +70,7 @@ def structures(graph: Graph, max_staleness: int = 0, allow: Iterable[str] = ()) 
     contract = replace(graph.contract, max_staleness=bound, allowed=graph.contract.allowed | allowed | relaxes)
     names = (*_ALWAYS, *sorted(allowed - {"relax"}), *relaxes)
     found = closure(replace(graph, contract=contract), [TRANSFORMS[name] for name in names])
-    kept = (Structure(each, _staleness(each), _firings(each)) for each in map(_queued, found.graphs.values()))
+    kept = (Structure(each, age(each), _firings(each)) for each in map(_queued, found.graphs.values()))
     return tuple(each for each in kept if each.staleness <= max_staleness)
 
 
@@ -84,10 +84,6 @@ def _queued(graph: Graph) -> Graph:
             moved = Retime(stage.name, -steps)
             graph = graph if moved.check(graph) else moved.apply(graph)
     return graph
-
-
-def _staleness(graph: Graph) -> int:
-    return max((staleness(graph, stage.name) for stage in generators(graph)), default=0)
 
 
 def _firings(graph: Graph) -> int:
