@@ -144,46 +144,45 @@ def read_table(kind: Kind, name: str, into: type[_T]) -> Loaded[_T]:
     Raises:
         ProfileError: with every fault of the file; when a path leads nowhere; when even ``generic`` is missing.
     """
-    return cast("Loaded[_T]", _read_table(kind, name, into, str(own_profiles() or "")))
+    return cast("Loaded[_T]", _read_table(kind, name, into))
 
 
 def profiles(kind: Kind | None = None) -> list[Profile]:
     """Return what every profile says about itself, sorted by kind and name; a user's come before shipped ones."""
-    users = str(own_profiles() or "")
-    found = (_known(each, users) for each in (KINDS if kind is None else (kind,)))
+    found = (_known(each) for each in (KINDS if kind is None else (kind,)))
     return [profile for known in found for _, profile, _ in sorted(known, key=lambda entry: entry[1].name)]
 
 
 _Entry = tuple[str, Profile, Mapping[str, Any]]
 
 
-@cache
-def _read_table(kind: Kind, name: str, into: type[object], users: str) -> Loaded[object]:
-    entry = _entry(kind, name, users)
+@kept
+def _read_table(kind: Kind, name: str, into: type[object]) -> Loaded[object]:
+    entry = _entry(kind, name)
     is_fallback = entry is None
-    where, profile, tables = entry or _generic(kind, name, users)
+    where, profile, tables = entry or _generic(kind, name)
     constants, faults = fill(into, tables)
     if constants is None:
         raise ProfileError(where, faults)
     return Loaded(name, profile, constants, is_fallback)
 
 
-def _entry(kind: Kind, name: str, users: str) -> _Entry | None:
+def _entry(kind: Kind, name: str) -> _Entry | None:
     """Return the profile of that name or path."""
     if not name.endswith(".toml"):
         wanted = name.lower()
-        return next((entry for entry in _known(kind, users) if wanted in _names(entry[1])), None)
+        return next((entry for entry in _known(kind) if wanted in _names(entry[1])), None)
     path = Path(name)
     if not path.is_file():
         raise ProfileError("profile", [Fault(name, "is not there", "give a profile's name or the path of its file")])
     return _parsed(path, kind)
 
 
-def _generic(kind: Kind, name: str, users: str) -> _Entry:
+def _generic(kind: Kind, name: str) -> _Entry:
     """Return what stands in for a name without a profile."""
-    entry = _entry(kind, _FALLBACK, users)
+    entry = _entry(kind, _FALLBACK)
     if entry is None:
-        known = ", ".join(each[1].name for each in _known(kind, users)) or "no profile at all"
+        known = ", ".join(each[1].name for each in _known(kind)) or "no profile at all"
         raise ProfileError(
             "profile", [Fault(f"{kind}/{name}", f"is not there, nor is {_FALLBACK}", f"there is {known}")]
         )
@@ -194,10 +193,11 @@ def _names(profile: Profile) -> set[str]:
     return {name.lower() for name in (profile.name, *profile.aliases)}
 
 
-@cache
-def _known(kind: Kind, users: str) -> tuple[_Entry, ...]:
+@kept
+def _known(kind: Kind) -> tuple[_Entry, ...]:
     """Return the profiles of a kind, a user's first."""
-    folders: list[Traversable] = [Path(users) / kind] if users else []
+    users = own_profiles()
+    folders: list[Traversable] = [users / kind] if users is not None else []
     folders.append(_SHIPPED / kind)
     paths = [sorted(_toml_files(folder), key=lambda path: path.name) for folder in folders]
     return tuple(_parsed(path, kind) for each in paths for path in each)
