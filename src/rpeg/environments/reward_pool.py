@@ -19,14 +19,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from rpeg.environments.problem import Problem
 from rpeg.environments.reward_process import Answer, Loaded
-from rpeg.environments.rewards import Failure, RewardSum, Scores, calls, weighted_sums
+from rpeg.environments.rewards import Failure, RewardSum, Scores, calls, parts, weighted_sums
 from rpeg.errors import RunFault
 
 __all__ = ["RewardPool"]
@@ -167,7 +167,7 @@ class _Job:
         """Enter that a call has no answer; one of several groups is made again, group by group."""
         self._slowest_s = max(self._slowest_s, seconds)
         if is_late and len(call.rows) > self._group:
-            self.waiting.extend(_parts(call.function, call.rows, self._group))
+            self.waiting.extend(_Call(call.function, rows) for rows in parts(call.rows, self._group))
         else:
             self._fail(call, reason, is_late=is_late)
 
@@ -182,11 +182,6 @@ class _Job:
         failures = sorted(self._failures, key=lambda found: (names.index(found[1].function), found[0]))
         totals = weighted_sums(self._values, self._loaded.weights, self._failed)
         return Scores(totals, self._values, tuple(failure for _, failure in failures), self._slowest_s)
-
-
-def _parts(function: str, rows: range, size: int) -> Iterator[_Call]:
-    for start in range(rows.start, rows.stop, size):
-        yield _Call(function, range(start, min(start + size, rows.stop)))
 
 
 class _Worker:

@@ -42,6 +42,7 @@ __all__ = [
     "calls",
     "check_reward",
     "load_reward",
+    "parts",
     "reason_of",
     "weighted_sums",
 ]
@@ -278,8 +279,12 @@ class RewardSum:
 
 def calls(num_rows: int, *, row_by_row: bool) -> list[range]:
     """Return the rows of each call: one by one of a function that scores them independently, else all at once."""
-    size = 1 if row_by_row else max(1, num_rows)
-    return [range(start, start + size) for start in range(0, num_rows, size)]
+    return parts(range(num_rows), 1 if row_by_row else max(1, num_rows))
+
+
+def parts(rows: range, size: int) -> list[range]:
+    """Return rows in parts of at most ``size``."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def weighted_sums(

@@ -18,7 +18,7 @@ from rpeg.plan.events import Event, EventGraph
 from rpeg.runtime.carry import carry_of
 from rpeg.runtime.flow import flows
 
-__all__ = ["PLACES", "Cuts", "placing", "readers", "row_name"]
+__all__ = ["PLACES", "Cuts", "placing", "read_row_name", "readers", "row_name"]
 
 PLACES = "places"
 """Kept like the rows of a step: which of its groups each firing of the generator made."""
@@ -42,6 +42,12 @@ def readers(graph: Graph, given: Collection[str]) -> dict[str, list[Access]]:
 def row_name(data: str, step: int, stage: str, firing: int) -> str:
     """Return the name in a checkpoint of the rows that a firing has made."""
     return f"{data}/{step}/{stage}/{firing}"
+
+
+def read_row_name(name: str) -> tuple[str, int, str, int]:
+    """Return data, step, stage and firing, of which `row_name` made a name."""
+    data, step, stage, firing = name.rsplit("/", 3)
+    return data, int(step), stage, int(firing)
 
 
 class Cuts:

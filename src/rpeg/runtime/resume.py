@@ -16,7 +16,7 @@ from rpeg.plan.firings import event_id
 from rpeg.recipe.load import changed_keys, load_recipe
 from rpeg.recipe.schema import Recipe
 from rpeg.runtime.checkpoint import Checkpoint, newest
-from rpeg.runtime.cuts import Cuts
+from rpeg.runtime.cuts import Cuts, read_row_name
 
 __all__ = ["find_start", "note_status"]
 
@@ -99,8 +99,8 @@ def _by_event(names: set[str]) -> dict[tuple[str, str], set[int]]:
     """Return the steps, from 1, whose rows wait, by the event that made them and by their data."""
     found: dict[tuple[str, str], set[int]] = {}
     for name in names:
-        data, step, stage, firing = name.rsplit("/", 3)
-        found.setdefault((event_id(stage, int(firing)), data), set()).add(int(step) + 1)
+        data, step, stage, firing = read_row_name(name)
+        found.setdefault((event_id(stage, firing), data), set()).add(step + 1)
     return found
 
 

@@ -12,7 +12,7 @@ from rpeg.graph.data import DataKind, Per
 from rpeg.graph.graph import Graph
 from rpeg.plan.events import Event
 from rpeg.plan.firings import num_events, row_parts
-from rpeg.runtime.cuts import PLACES, Cuts, placing, readers, row_name
+from rpeg.runtime.cuts import PLACES, Cuts, placing, read_row_name, readers, row_name
 from rpeg.runtime.flow import flows
 from rpeg.runtime.rows import Rows
 from rpeg.runtime.task import Outcome, Staged, Task, Weights
@@ -148,7 +148,7 @@ class Store:
     def restore(self, waiting: Mapping[str, Rows], cuts: Cuts, cut: int) -> None:
         """Put back what `waiting` returned at a cut, some of which may have been read by some."""
         for name, rows in waiting.items():
-            data, step, stage, firing = name.rsplit("/", 3)
-            self._rows[data, int(step)][stage, int(firing)] = rows
+            data, step, stage, firing = read_row_name(name)
+            self._rows[data, step][stage, firing] = rows
         for data, step in self._rows:
             self._reads[data, step] = cuts.num_read(data, step, cut)
