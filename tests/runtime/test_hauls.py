@@ -22,6 +22,7 @@ from rpeg.plan.events import Event
 from rpeg.plan.lower import lower
 from rpeg.plan.plan import Home, Plan, Residency, Slot
 from rpeg.recipe.graph import build_graph
+from rpeg.runtime.group import Groups
 from rpeg.runtime.hauls import Hauls
 from rpeg.runtime.holders import Holder, holder_of
 from rpeg.runtime.residency import Stay
@@ -33,7 +34,7 @@ MOMENTS = Residency("actor.moments", Home.DISK, (("update", "update"),))
 ROLLOUT = Residency("actor.rollout", Home.HOST, (("gen", "gen"), ("pull", "eval")))
 
 
-class Calls:
+class Calls(Groups):
     """Groups that note what is asked of them."""
 
     def __init__(self) -> None:
@@ -66,9 +67,9 @@ def event(stage: str, firing: int = 0) -> Event:
 
 def test_events_become_calls_of_the_worker_that_holds_the_data() -> None:
     hauls, groups = Hauls(GRAPH, plan_of(GRAPH, REF, MOMENTS)), Calls()
-    assert hauls.move(groups, event("train")) is None  # type: ignore[arg-type]
+    assert hauls.move(groups, event("train")) is None
     for name in ("load:ref.weights.0", "load:actor.moments.0", "store:actor.moments.0"):
-        assert hauls.move(groups, event(name)) is not None  # type: ignore[arg-type]
+        assert hauls.move(groups, event(name)) is not None
     assert groups.heard == [
         ("all", "move", "ref.weights", Home.HBM),
         ("all", "move", "actor.moments", Home.HBM),
@@ -88,7 +89,7 @@ def test_what_nobody_changes_is_let_go_of_after_its_last_firing() -> None:
         "eval": (),
     }
     for stage in ("gen", "eval"):
-        hauls.let_go(groups, event(stage))  # type: ignore[arg-type]
+        hauls.let_go(groups, event(stage))
     assert groups.heard == [("all", "let_go", ("actor.rollout",))]
 
 
@@ -122,9 +123,9 @@ def test_a_time_that_begins_with_one_that_others_run_ahead_of_is_refused() -> No
 def test_what_a_stage_needs_is_there_before_the_first_step() -> None:
     graph = build_graph(tiny_recipe(algorithm={"kl_coefficient": 0.1}))
     hauls, groups = Hauls(graph, plan_of(graph, REF, ROLLOUT)), Calls()
-    with hauls.at_hand(groups, "eval", 60.0):  # type: ignore[arg-type]
+    with hauls.at_hand(groups, "eval", 60.0):
         groups.heard.append(("here",))
-    with hauls.at_hand(groups, "update", 60.0):  # type: ignore[arg-type]
+    with hauls.at_hand(groups, "update", 60.0):
         pass
     assert groups.heard == [
         ("all", "move", "actor.rollout", Home.HBM),
